@@ -63,6 +63,7 @@ const WORKS: &[Work] = &[
     work("rm -rf, new mount", UNPACK, "rm -rf tree"),
     work("find, new mount", UNPACK, "find tree -printf '%s %T@' > $S/out"),
     work("cat, new mount", UNPACK, "cat tree/*/* > $S/out"),
+    work("cat of what find finds, new mount", UNPACK, "find tree -type f -exec cat {} + > $S/out"),
     work("mv of a directory, new mount", UNPACK, "mv tree moved"),
     work("git clone", "", "git clone -q --no-hardlinks $S/repository clone"),
     work("git status, new mount", CLONE, "cd clone; test -z \"$(git status --porcelain)\""),

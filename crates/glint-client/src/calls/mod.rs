@@ -333,6 +333,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(last) = page.entries.last().filter(|_| page.end) {
             file.note_last_entry(last.cookie);
         }
+        self.note_listing(file.ino, cookie == 0, &page.entries);
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {
             let mut valid = Valid::default();

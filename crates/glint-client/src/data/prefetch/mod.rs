@@ -18,11 +18,11 @@ use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::limits::PREFETCHED_FILES_MAX;
 use glint_proto::lock::Range;
-use glint_proto::{Errno, Ino, Layout, MdsRequest};
+use glint_proto::{DirEntry, Errno, FileType, Ino, Layout, MdsRequest};
 use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Largest file that is read before anybody asks.
@@ -34,7 +34,8 @@ const FILES_MAX: usize = 8192;
 const NAMES_MAX: usize = 20_000;
 /// How often others are taken for files that are not to be asked for.
 const TRIES: usize = 3;
-
+/// Directories whose first file may begin a sequence, since one went on.
+const GUESSES: u32 = 8;
 /// Reads that are under way at once for a batch.
 const READS_MAX: usize = 8;
 
@@ -43,6 +44,8 @@ pub(crate) struct PrefetchedFiles {
     is_on: AtomicBool,
     memory: ReadAheadMemory,
     files: Mutex<VecDeque<Weak<CachedInode>>>,
+    /// Directories of which the first file may still begin a sequence.
+    guesses: AtomicU32,
 }
 
 impl Default for PrefetchedFiles {
@@ -51,6 +54,7 @@ impl Default for PrefetchedFiles {
             is_on: AtomicBool::new(false),
             memory: ReadAheadMemory::for_prefetched(),
             files: Mutex::default(),
+            guesses: AtomicU32::new(0),
         }
     }
 }
@@ -69,6 +73,13 @@ impl PrefetchedFiles {
     /// Whether small files are prefetched.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// A sequence goes on, or the first file of a directory began one: that can be wrong some times
+    /// in a row, not for ever.
+    fn note_guess(&self, goes_on: bool) {
+        let fewer = |guesses: u32| Some(if goes_on { GUESSES } else { guesses.saturating_sub(1) });
+        let _ = self.guesses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
     }
 
     /// Bytes of files that nobody has read yet.
@@ -102,16 +113,27 @@ impl PrefetchedFiles {
 }
 
 impl<T: Transport> Client<T> {
+    /// A program is told of these entries of a directory, the first ones if `is_begin`.
+    pub(crate) fn note_listing(&self, directory: Ino, is_begin: bool, entries: &[DirEntry]) {
+        if !self.data.prefetched.is_on() {
+            return;
+        }
+        let Some(directory) = self.cache.find(directory) else { return };
+        let is_file = |entry: &&DirEntry| entry.dirent_type == FileType::Regular.dirent_type();
+        let files = entries.iter().filter(is_file).map(|entry| entry.ino);
+        directory.lock().prefetch_plan.get_or_insert_default().list(is_begin, files);
+    }
+
     /// A file is read through a handle for the first time: asks for those that are likely to be
     /// next.
     pub(crate) fn prefetch_after(&self, inode: &CachedInode) {
-        let (was_prefetched, parent, name) = {
+        let (was_prefetched, parent) = {
             let state = inode.lock();
-            let Some((parent, name)) = state.name().cloned() else { return };
+            let Some((parent, _)) = state.name() else { return };
             if state.attributes().is_none_or(|attr| attr.size > FILE_BYTES_MAX) {
                 return;
             }
-            (state.data.is_prefetched(), parent, name)
+            (state.data.is_prefetched(), *parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
         let many = {
@@ -121,16 +143,28 @@ impl<T: Transport> Client<T> {
             }
             let InodeState { prefetch_plan, dentries, .. } = &mut *state;
             let plan = prefetch_plan.get_or_insert_default();
-            let next = plan.on_read(inode.ino, was_prefetched);
-            if let Next::Sequence(_) = next {
-                plan.begin((&name, inode.ino), dentries.iter().take(NAMES_MAX));
-            }
-            plan.note(&name, inode.ino);
-            match next {
-                Next::Nothing => return,
-                Next::More(many) | Next::Sequence(many) => many,
-            }
+            let prefetched = &self.data.prefetched;
+            let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
+            let many = match plan.on_read(inode.ino, was_prefetched, may_begin) {
+                Next::Nothing => 0,
+                Next::More(many) => {
+                    prefetched.note_guess(true);
+                    many
+                }
+                Next::Sequence => {
+                    let many = plan.begin(inode.ino, dentries.iter().take(NAMES_MAX));
+                    if many > 0 && plan.is_first() {
+                        prefetched.note_guess(false);
+                    }
+                    many
+                }
+            };
+            plan.note(inode.ino);
+            many
         };
+        if many == 0 {
+            return;
+        }
         // Some of them are not to be read ahead.
         let mut files = Vec::new();
         for _ in 0..TRIES {

@@ -1,9 +1,11 @@
 //! Small files of one directory that are read one after the other: which are likely to be next. No
 //! I/O.
 //!
-//! Two files that were read begin a sequence, in the order of names or of inode numbers. A few of
-//! those that follow are asked for, and twice as many when half of these were read. A guess that was
-//! wrong makes the next one rarer: what is asked for in vain is a small part.
+//! Two files that were read begin a sequence: in the order of names, of inode numbers, or of the
+//! directory's last listing, whichever has them nearest to each other. While sequences elsewhere go
+//! on, one file does, if an order begins with it. A few of those that follow are asked for, and twice
+//! as many when half of these were read. A guess that was wrong makes the next one rarer: what is
+//! asked for in vain is a small part.
 
 use glint_proto::Ino;
 use std::collections::VecDeque;
@@ -11,13 +13,20 @@ use std::collections::VecDeque;
 /// Files that are asked for when a sequence begins, and at most.
 const WINDOW_MIN: usize = 4;
 const WINDOW_MAX: usize = 64;
+/// Files that are asked for when a directory's first file begins one.
+const WINDOW_GUESSED: usize = 16;
 /// Doublings of the files that are read in vain before another sequence is looked for.
 const ATTEMPTS_MAX: u32 = 10;
+/// Files of a listing that are noted.
+const LISTED_MAX: usize = 20_000;
 
 /// What was read in a directory, and what is likely to be next.
 #[derive(Default)]
 pub(crate) struct PrefetchPlan {
-    last: Option<(Box<[u8]>, Ino)>,
+    /// What was read last.
+    last: Option<Ino>,
+    /// Files, as a program was told of them.
+    listed: Vec<Ino>,
     /// In this order they are read, perhaps.
     queue: VecDeque<Ino>,
     /// When this one is read, more are asked for.
@@ -35,13 +44,22 @@ pub(crate) enum Next {
     Nothing,
     /// Ask for so many more.
     More(usize),
-    /// Look for a new sequence, and ask for its first ones.
-    Sequence(usize),
+    /// Look for a sequence that begins with it.
+    Sequence,
 }
 
 impl PrefetchPlan {
-    /// A file is read for the first time; it was prefetched or not.
-    pub(crate) fn on_read(&mut self, ino: Ino, was_prefetched: bool) -> Next {
+    /// A program lists the directory, and these files come next; all over again if `is_begin`.
+    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) {
+        if is_begin {
+            self.listed.clear();
+        }
+        self.listed.extend(files.take(LISTED_MAX - self.listed.len()));
+    }
+
+    /// A file is read for the first time; it was prefetched or not. Whether the first one of a
+    /// directory `may_begin` a sequence.
+    pub(crate) fn on_read(&mut self, ino: Ino, was_prefetched: bool, may_begin: bool) -> Next {
         if was_prefetched {
             if self.marker != Some(ino) {
                 return Next::Nothing;
@@ -51,45 +69,60 @@ impl PrefetchPlan {
             return Next::More(self.window);
         }
         self.surprises += 1;
-        if self.surprises <= 1 << self.attempts.min(ATTEMPTS_MAX) {
-            return Next::Nothing;
+        match (self.is_first() && may_begin)
+            || self.surprises > 1 << self.attempts.min(ATTEMPTS_MAX)
+        {
+            true => Next::Sequence,
+            false => Next::Nothing,
         }
-        (self.attempts, self.surprises) = (self.attempts + 1, 0);
-        self.window = WINDOW_MIN;
-        Next::Sequence(self.window)
+    }
+
+    /// Whether nothing was read before.
+    pub(crate) fn is_first(&self) -> bool {
+        self.last.is_none()
     }
 
     /// Notes what was read last.
-    pub(crate) fn note(&mut self, name: &[u8], ino: Ino) {
-        self.last = Some((name.into(), ino));
+    pub(crate) fn note(&mut self, ino: Ino) {
+        self.last = Some(ino);
     }
 
-    /// Begins a sequence: `files` are all that could be in it, the last one is being read. They are
-    /// ordered as those two were that were read last.
+    /// Begins a sequence: `files` are all that could be in it, with the one that is being read.
+    /// Returns how many are to be asked for.
     pub(crate) fn begin<'a>(
         &mut self,
-        (name, ino): (&[u8], Ino),
+        ino: Ino,
         files: impl Iterator<Item = (&'a [u8], Ino)>,
-    ) {
-        let mut files: Vec<(&[u8], Ino)> = files.filter(|(_, other)| *other != ino).collect();
-        let (by_name, by_number) = match &self.last {
-            Some((last_name, last)) => (**last_name < *name, *last < ino),
-            None => (true, true),
-        };
+    ) -> usize {
+        let mut files: Vec<(&[u8], Ino)> = files.collect();
         files.sort_unstable();
-        let follows = |(other, number): &(&[u8], Ino)| match (by_name, by_number) {
-            (true, _) => *other > name,
-            (false, true) => *number > ino,
-            (false, false) => *other < name,
+        let by_name: Vec<Ino> = files.iter().map(|(_, ino)| *ino).collect();
+        let backwards = by_name.iter().rev().copied().collect();
+        let mut by_number = by_name.clone();
+        by_number.sort_unstable();
+
+        let last = self.last;
+        let place = |order: &[Ino], of: Ino| order.iter().position(|ino| *ino == of);
+        // How far it is from the last one to this one; from the beginning, if this is the first.
+        let step = |order: &Vec<Ino>| {
+            let before = last.map_or(Some(0), |last| Some(place(order, last)? + 1))?;
+            place(order, ino)?.checked_sub(before)
         };
-        if !by_name && by_number {
-            files.sort_unstable_by_key(|(_, number)| *number);
-        } else if !by_name {
-            files.reverse();
+        let orders = [by_name, by_number, self.listed.clone(), backwards];
+        let nearest = orders.into_iter().min_by_key(|order| step(order).unwrap_or(usize::MAX));
+        let Some(mut order) = nearest else { return 0 };
+        if last.is_none() && step(&order) != Some(0) {
+            return 0;
         }
         // Those before it come last: whoever reads in another order reads them, too.
-        let (after, before): (Vec<_>, Vec<_>) = files.into_iter().partition(follows);
-        self.queue = after.into_iter().chain(before).map(|(_, ino)| ino).collect();
+        if let Some(at) = place(&order, ino) {
+            order.rotate_left(at);
+            order.remove(0);
+        }
+        self.queue = order.into();
+        (self.attempts, self.surprises) = (self.attempts + 1, 0);
+        self.window = if last.is_none() { WINDOW_GUESSED } else { WINDOW_MIN };
+        self.window
     }
 
     /// The next ones in the sequence.
@@ -110,27 +143,32 @@ impl PrefetchPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     /// Reads these files, with inode numbers; returns how many of them were prefetched, and how many
     /// were in vain.
-    fn read(files: &[(Vec<u8>, Ino)], order: impl Iterator<Item = usize>) -> (usize, usize) {
-        let mut plan = PrefetchPlan::default();
-        let (mut asked, mut hits) = (std::collections::HashSet::new(), 0);
+    fn read_with(
+        mut plan: PrefetchPlan,
+        files: &[(Vec<u8>, Ino)],
+        order: impl Iterator<Item = usize>,
+        may_begin: bool,
+    ) -> (usize, usize) {
+        let (mut asked, mut here, mut hits) = (HashSet::new(), HashSet::new(), 0);
         for at in order {
-            let (name, ino) = (&files[at].0, files[at].1);
+            let ino = files[at].1;
             let prefetched = asked.remove(&ino);
             hits += usize::from(prefetched);
-            let many = match plan.on_read(ino, prefetched) {
+            let many = match plan.on_read(ino, prefetched, may_begin) {
                 Next::Nothing => 0,
                 Next::More(many) => many,
-                Next::Sequence(many) => {
-                    let all = files.iter().map(|(name, ino)| (name.as_slice(), *ino));
-                    plan.begin((name, ino), all);
-                    many
+                Next::Sequence => {
+                    plan.begin(ino, files.iter().map(|(name, ino)| (name.as_slice(), *ino)))
                 }
             };
-            plan.note(name, ino);
-            let new = plan.pop(many);
+            plan.note(ino);
+            here.insert(ino);
+            let new: Vec<Ino> =
+                plan.pop(many).into_iter().filter(|ino| !here.contains(ino)).collect();
             if many > 0 {
                 plan.asked(&new);
             }
@@ -139,10 +177,24 @@ mod tests {
         (hits, asked.len())
     }
 
+    fn read(files: &[(Vec<u8>, Ino)], order: impl Iterator<Item = usize>) -> (usize, usize) {
+        read_with(PrefetchPlan::default(), files, order, false)
+    }
+
     /// Names and numbers in different orders.
     fn files(count: u64) -> Vec<(Vec<u8>, Ino)> {
         let name = |n: u64| format!("{:05}", n * 7919 % 10_007).into_bytes();
         (0..count).map(|n| (name(n), Ino(n + 100))).collect()
+    }
+
+    /// A directory that was listed in pages, in this order.
+    fn listed(files: &[(Vec<u8>, Ino)], order: &[usize]) -> PrefetchPlan {
+        let mut plan = PrefetchPlan::default();
+        plan.list(true, [Ino(1), Ino(2)].into_iter());
+        for (page, order) in order.chunks(37).enumerate() {
+            plan.list(page == 0, order.iter().map(|at| files[*at].1));
+        }
+        plan
     }
 
     #[test]
@@ -156,10 +208,41 @@ mod tests {
             ("backwards", by_name.into_iter().rev().collect()),
         ];
         for (order, files_read) in orders {
-            // The first two say little of the order.
             let (hits, vain) = read(&files, files_read.into_iter());
-            assert!(hits >= 970 && vain <= 32, "{order}: {hits} of 1000, {vain} in vain");
+            assert!(hits == 998 && vain == 0, "{order}: {hits} of 1000, {vain} in vain");
         }
+    }
+
+    #[test]
+    fn what_is_read_as_it_was_listed_is_prefetched() {
+        let files = files(1000);
+        let order: Vec<usize> = (0..1000).map(|n| n * 377 % 1000).collect();
+        assert!(read(&files, order.iter().copied()).0 < 500, "an order that nobody can guess");
+        let (hits, vain) = read_with(listed(&files, &order), &files, order.into_iter(), false);
+        assert_eq!((hits, vain), (998, 0));
+    }
+
+    #[test]
+    fn the_first_file_of_an_order_may_begin_a_sequence() {
+        let files = files(30);
+        let order: Vec<usize> = (0..30).map(|n| (n * 7 + 11) % 30).collect();
+        let plan = || listed(&files, &order);
+        let in_order = || order.iter().copied();
+        assert_eq!(read_with(plan(), &files, in_order(), true), (29, 0));
+        assert_eq!(read_with(plan(), &files, in_order(), false), (28, 0));
+        // Another one says nothing.
+        assert_eq!(read_with(plan(), &files, in_order().skip(3).take(1), true), (0, 0));
+        assert_eq!(read_with(plan(), &files, in_order().take(1), true), (0, 16));
+    }
+
+    #[test]
+    fn no_more_files_of_a_listing_are_noted_than_its_limit() {
+        let mut plan = PrefetchPlan::default();
+        plan.list(true, (0..15_000).map(Ino));
+        plan.list(false, (15_000..30_000).map(Ino));
+        assert_eq!(plan.listed.len(), LISTED_MAX);
+        plan.list(true, std::iter::empty());
+        assert!(plan.listed.is_empty());
     }
 
     #[test]
