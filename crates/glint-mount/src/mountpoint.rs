@@ -99,6 +99,16 @@ pub fn mounted_at(path: &Path) -> Option<MountedAt> {
     mounts().into_iter().rev().find(|mount| mount.path == path)
 }
 
+/// A process that has a mount in a mount namespace of its own, though it is unmounted in this one.
+pub fn holder_elsewhere(mount: &MountedAt) -> Option<u32> {
+    let has_it = |pid: &u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        text.lines().filter_map(parse_mount).any(|other| other.device == mount.device)
+    };
+    let pids = std::fs::read_dir("/proc").ok()?.flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has_it)
+}
+
 /// Whether the daemon that served the mount at `path` is gone.
 pub fn is_dead(path: &Path) -> bool {
     let dead = [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)];

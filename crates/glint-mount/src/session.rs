@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Oldest protocol that has everything Glint relies on (FUSE_SETXATTR_EXT).
@@ -43,6 +44,10 @@ pub struct Mount {
     threads: Vec<JoinHandle<()>>,
     fd: Arc<OwnedFd>,
 }
+
+/// How long a mount may take to end after it was unmounted, and how often that is looked at.
+const ELSEWHERE_MAX: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(2);
 
 impl Mount {
     /// Mounts `fs` at `path`, which [`mountpoint::prepare`] has accepted.
@@ -158,8 +163,21 @@ impl Mount {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits until the file system is unmounted, by whomever.
+    /// Waits until it has ended after it was unmounted here. Whoever has it in a mount namespace of
+    /// their own gets errors when this process ends: they are not waited for.
     pub fn wait(self) {
+        let unmounted = Instant::now();
+        while !self.is_finished() {
+            if unmounted.elapsed() > ELSEWHERE_MAX {
+                tracing::warn!(
+                    path = %self.path.display(),
+                    "another mount namespace, such as that of a container, still has the mount; \
+                     its users will get errors"
+                );
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
         for thread in self.threads {
             if thread.join().is_err() {
                 tracing::error!("a FUSE thread panicked");

@@ -276,3 +276,32 @@ fn a_mount_that_was_detached_leaves_the_next_one_alone() {
     second.stop();
     other.stop();
 }
+
+/// Somebody has a mount in a mount namespace of their own, as a container does.
+#[test]
+fn a_mount_that_another_namespace_has_ends_with_its_server() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let keep = ["-m", "--propagation", "private", "sh", "-c", "echo here; exec sleep 1000"];
+    let holder = || {
+        let mut keeper = Command::new("unshare").args(keep).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 5];
+        std::io::Read::read_exact(keeper.stdout.as_mut().unwrap(), &mut said).unwrap();
+        keeper
+    };
+    let mut elsewhere = holder();
+    let said = refused(glint().args(["umount", text(&world.mount_point())]));
+    assert!(said.contains(&format!("process {}", elsewhere.id())), "{said}");
+    assert!(!is_mounted(&world.mount_point()));
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    up.forget_ended();
+    // A server that is told to end does not wait for them.
+    let up = world.up(&[]);
+    let mut elsewhere = holder();
+    up.stop();
+    assert!(elsewhere.try_wait().unwrap().is_none());
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    world.assert_sound();
+}

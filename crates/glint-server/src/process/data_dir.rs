@@ -301,15 +301,19 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), identity, logs: Mutex::default(), _lock: lock })
     }
 
-    /// Waits until no process uses the directory any more, but not longer than `limit`.
-    pub fn wait_until_free(path: &Path, limit: Duration) {
+    /// Waits until no process uses the directory any more, but not longer than `limit`. Whether none
+    /// does.
+    pub fn wait_until_free(path: &Path, limit: Duration) -> bool {
         let start = Instant::now();
         while let Ok(file) = File::open(path.join("lock"))
             && file.try_lock_shared().is_err()
-            && start.elapsed() < limit
         {
+            if start.elapsed() > limit {
+                return false;
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     fn store_boot(&self, text: &str) -> Result<(), RecordsError> {

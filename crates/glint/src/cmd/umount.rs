@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the daemon may take to bring everything to disk.
+/// How long the daemon may take to bring everything to disk, and after which part of it is looked
+/// whether it waits for somebody else.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(60);
+const ELSEWHERE: Duration = Duration::from_secs(2);
 
 /// Unmount a Glint file system, also one whose daemon is gone.
 #[derive(clap::Args)]
@@ -31,12 +33,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let shown = args.directory.as_ref().unwrap_or(&resolved).display();
     let dead = glint_mount::is_dead(&resolved);
-    let source = match glint_mount::mounted_at(&resolved) {
+    let mount = match glint_mount::mounted_at(&resolved) {
         None => return Err(format!("{shown} is not a mount point").into()),
         Some(mount) if !mount.kind.starts_with("fuse.glint") => {
             return Err(format!("{shown} is a {} mount, not Glint's", mount.kind).into());
         }
-        Some(mount) => mount.source,
+        Some(mount) => mount,
     };
     glint_mount::unmount(&resolved, args.lazy || dead).map_err(|e| match e.raw_os_error() {
         Some(libc::EBUSY) => {
@@ -46,11 +48,30 @@ pub(crate) fn run(args: Args) -> CommandResult {
         _ => format!("{shown}: {e}"),
     })?;
     // After `umount` the data directory can be used at once.
-    if let Some(data) = source.strip_prefix("glint:").filter(|_| !args.lazy && !dead) {
-        DataDir::wait_until_free(Path::new(data), SHUTDOWN_MAX);
+    let data = mount.source.strip_prefix("glint:").filter(|_| !args.lazy && !dead);
+    if let Some(data) = data.map(Path::new)
+        && !DataDir::wait_until_free(data, ELSEWHERE)
+    {
+        if let Some(pid) = glint_mount::holder_elsewhere(&mount) {
+            return Err(format!(
+                "{shown} is unmounted here, but process {pid} has it in a mount namespace of its own \
+                 (a container?): the server of {} goes on until that ends",
+                data.display()
+            )
+            .into());
+        }
+        if !DataDir::wait_until_free(data, SHUTDOWN_MAX) {
+            return Err(format!(
+                "{shown} is unmounted, but its server still brings data to {}",
+                data.display()
+            )
+            .into());
+        }
     }
     if args.json {
         crate::say!("{}", serde_json::json!({"unmounted": resolved.display().to_string()}));
+    } else if args.directory.is_none() {
+        crate::say!("{shown} is unmounted");
     }
     Ok(ExitCode::SUCCESS)
 }
