@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// By turns instead of each its own part.
     #[arg(long)]
     strided: bool,
+    /// Each does its calls in a random order, the same in each run.
+    #[arg(long)]
+    random: bool,
     /// With --experiment: where servers and mounts are; decides which disk is measured.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     data: PathBuf,
@@ -65,6 +68,8 @@ pub(crate) struct Pattern {
     pub total: u64,
     /// By turns.
     pub strided: bool,
+    /// The calls of each in a random order.
+    pub random: bool,
 }
 
 /// Bytes per second.
@@ -83,6 +88,15 @@ impl Pattern {
         self.total / (self.transfer * self.writers) as u64
     }
 
+    /// The calls of a writer, in the order in which it does them.
+    fn order(&self, writer: usize) -> Vec<u64> {
+        let mut calls: Vec<u64> = (0..self.calls()).collect();
+        if self.random {
+            shuffle(&mut calls, writer as u64);
+        }
+        calls
+    }
+
     /// Offset of a writer's call, in bytes.
     fn offset(&self, writer: usize, call: u64) -> u64 {
         let number = match self.strided {
@@ -95,6 +109,15 @@ impl Pattern {
     /// Bytes that are written.
     pub(crate) fn bytes(&self) -> u64 {
         self.calls() * (self.transfer * self.writers) as u64
+    }
+}
+
+/// Puts `values` into another order, the same for each `seed`.
+pub(crate) fn shuffle<T>(values: &mut [T], seed: u64) {
+    let mut word = seed ^ 0x9E37_79B9_7F4A_7C15;
+    for end in (1..values.len()).rev() {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        values.swap(end, ((word >> 33) as usize) % (end + 1));
     }
 }
 
@@ -130,14 +153,17 @@ fn at_once(
     })
 }
 
-/// Writes `name` in the targets, reads it back and compares.
-pub(crate) fn run_pattern(
+fn failed(path: &Path, error: std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// Writes `name` in the targets. Returns the seconds up to the end of the last fsync.
+pub(crate) fn write_pattern(
     targets: &[PathBuf],
     name: &str,
     pattern: Pattern,
-) -> Result<Throughput, String> {
+) -> Result<f64, String> {
     let path = |writer: usize| targets[writer % targets.len()].join(name);
-    let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     File::create(path(0)).map_err(|e| failed(&path(0), e))?;
     let written = Barrier::new(pattern.writers);
     let write = |writer: usize| {
@@ -145,7 +171,7 @@ pub(crate) fn run_pattern(
         let work = || {
             let file = OpenOptions::new().write(true).open(&path)?;
             let mut buffer = vec![0; pattern.transfer];
-            for call in 0..pattern.calls() {
+            for call in pattern.order(writer) {
                 let offset = pattern.offset(writer, call);
                 fill(&mut buffer, offset);
                 file.write_all_at(&buffer, offset)?;
@@ -157,17 +183,29 @@ pub(crate) fn run_pattern(
         written.wait();
         file.and_then(|file| file.sync_all()).map_err(|e| failed(&path, e))
     };
-    let write_s = at_once(pattern.writers, write)?;
-    // Needs root; without it what is read may come from the client's cache.
-    let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
+    at_once(pattern.writers, write)
+}
+
+/// Reads `name` in the targets, and compares it with what was written if that is asked for. Returns
+/// the seconds.
+pub(crate) fn read_pattern(
+    targets: &[PathBuf],
+    name: &str,
+    pattern: Pattern,
+    is_compared: bool,
+) -> Result<f64, String> {
+    let path = |writer: usize| targets[writer % targets.len()].join(name);
     let read = |writer: usize| {
         // Each reads the file that another one wrote.
         let path = path(writer + 1);
         let file = File::open(&path).map_err(|e| failed(&path, e))?;
         let (mut found, mut expected) = (vec![0; pattern.transfer], vec![0; pattern.transfer]);
-        for call in 0..pattern.calls() {
+        for call in pattern.order(writer) {
             let offset = pattern.offset(writer, call);
             file.read_exact_at(&mut found, offset).map_err(|e| failed(&path, e))?;
+            if !is_compared {
+                continue;
+            }
             fill(&mut expected, offset);
             if found != expected {
                 return Err(format!("{}: wrong data at {offset}", path.display()));
@@ -175,8 +213,21 @@ pub(crate) fn run_pattern(
         }
         Ok(())
     };
-    let read_s = at_once(pattern.writers, read)?;
-    std::fs::remove_file(path(0)).map_err(|e| failed(&path(0), e))?;
+    at_once(pattern.writers, read)
+}
+
+/// Writes `name` in the targets, reads it back, compares and removes it.
+pub(crate) fn run_pattern(
+    targets: &[PathBuf],
+    name: &str,
+    pattern: Pattern,
+) -> Result<Throughput, String> {
+    let write_s = write_pattern(targets, name, pattern)?;
+    // Needs root; without it what is read may come from the client's cache.
+    let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
+    let read_s = read_pattern(targets, name, pattern, true)?;
+    let path = targets[0].join(name);
+    std::fs::remove_file(&path).map_err(|e| failed(&path, e))?;
     let bytes = pattern.bytes();
     Ok(Throughput { write: bytes as f64 / write_s, read: bytes as f64 / read_s, bytes })
 }
@@ -185,7 +236,7 @@ pub(crate) fn run_pattern(
 pub(crate) fn as_json(pattern: &Pattern, rates: &Throughput) -> Value {
     json!({
         "bench": "ior", "writers": pattern.writers, "transfer": pattern.transfer,
-        "strided": pattern.strided, "bytes": rates.bytes,
+        "strided": pattern.strided, "random": pattern.random, "bytes": rates.bytes,
         "write_mb_per_s": (rates.write / 1e6).round(),
         "read_mb_per_s": (rates.read / 1e6).round(),
     })
@@ -201,6 +252,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         transfer: args.transfer,
         total: args.total,
         strided: args.strided,
+        random: args.random,
     };
     if pattern.transfer == 0 || !pattern.transfer.is_multiple_of(8) || pattern.calls() == 0 {
         let reason = "--transfer must be a multiple of 8, and --total enough for each writer";
@@ -212,8 +264,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         say!("{}", as_json(&pattern, &rates));
     } else {
         let kind = if pattern.strided { "strided" } else { "segmented" };
+        let order = if pattern.random { ", in a random order" } else { "" };
         say!(
-            "{} writers, {kind}, {} bytes a call: write {:.0} MB/s, read and compared {:.0} MB/s",
+            "{} writers, {kind}{order}, {} bytes a call: write {:.0} MB/s, read and compared {:.0} MB/s",
             pattern.writers,
             pattern.transfer,
             rates.write / 1e6,
@@ -230,10 +283,13 @@ mod tests {
     #[test]
     fn every_byte_is_written_once_and_wrong_data_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        for strided in [false, true] {
-            let pattern = Pattern { writers: 3, transfer: 4096, total: 100_000, strided };
+        for (strided, random) in [(false, false), (true, false), (false, true), (true, true)] {
+            let pattern = Pattern { writers: 3, transfer: 4096, total: 100_000, strided, random };
+            assert_eq!(pattern.order(1).is_sorted(), !random);
             let mut offsets: Vec<u64> = (0..3)
-                .flat_map(|writer| (0..pattern.calls()).map(move |call| (writer, call)))
+                .flat_map(|writer| {
+                    pattern.order(writer).into_iter().map(move |call| (writer, call))
+                })
                 .map(|(writer, call)| pattern.offset(writer, call))
                 .collect();
             offsets.sort_unstable();

@@ -142,7 +142,10 @@ fn describe(out: &mut Report, op: Operation, rows: &[Row]) {
     }
     out.table(&table);
     let bars = rows.iter().map(|row| (row.target.to_owned(), median(row.rates.clone()))).collect();
-    out.plot(op.name(), Plot { title: format!("{} per second", op.name()), bars });
+    out.plot(
+        op.name(),
+        Plot { title: format!("{} per second", op.name()), bars, ..Plot::default() },
+    );
 }
 
 /// Time of a native create by layer, as this process has recorded it.

@@ -146,7 +146,7 @@ fn measure(
     let unit = (BULK_BYTES_MAX * case.writers) as u64 * u64::from(stripes);
     let total = (limit * u64::from(stripes) * SECONDS).div_ceil(unit) * unit;
     let Case { writers, transfer, strided, .. } = *case;
-    let pattern = Pattern { writers, transfer, total, strided };
+    let pattern = Pattern { writers, transfer, total, strided, random: false };
     let targets: Vec<PathBuf> = mounts.iter().map(|mount| mount.join(&directory)).collect();
     let before = sizes(served)?;
     let rates = run_pattern(&targets, "shared", pattern)?;
@@ -201,7 +201,7 @@ fn describe(rows: &[Row], limit: u64) -> Report {
         let of: Vec<&Row> = rows.iter().filter(|row| row.stripes == stripes).collect();
         let bars = of.iter().map(|row| (short(row.case), row.rates.write / 1e6)).collect();
         let title = format!("MB/s written, {stripes} stripes");
-        out.plot(&format!("{stripes}-stripes"), Plot { title, bars });
+        out.plot(&format!("{stripes}-stripes"), Plot { title, bars, ..Plot::default() });
     }
     out.say("Requests by the data that they bring, over all stripes:");
     let mut histogram = vec![vec!["case".to_owned()]];

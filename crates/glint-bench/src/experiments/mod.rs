@@ -4,5 +4,6 @@ pub(crate) mod gluster_2022;
 pub(crate) mod lustre_2009;
 pub(crate) mod lustre_ssf;
 pub(crate) mod pvfs_2006;
-mod report;
-mod stage;
+pub(crate) mod report;
+pub(crate) mod space;
+pub(crate) mod stage;

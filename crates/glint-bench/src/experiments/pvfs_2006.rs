@@ -232,7 +232,10 @@ fn describe(rows: &[Row], count: u64, load: &serde_json::Value) -> Report {
     }
     out.table(&table);
     let bars = rows.iter().map(|row| (row.name.to_owned(), row.getattr.micros(0.5))).collect();
-    out.plot("getattr", Plot { title: "getattr over TCP, p50 in us".into(), bars });
+    out.plot(
+        "getattr",
+        Plot { title: "getattr over TCP, p50 in us".into(), bars, ..Plot::default() },
+    );
     out.say("## Two clients, many creates under way");
     let mut table = vec![vec!["what".to_owned(), "figure".into()]];
     for (key, value) in load.as_object().into_iter().flatten() {

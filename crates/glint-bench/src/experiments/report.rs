@@ -5,35 +5,38 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// A report in the making.
-pub(super) struct Report {
+pub(crate) struct Report {
     name: &'static str,
     text: String,
     plots: Vec<(String, Plot)>,
 }
 
 /// Bars, one for each label.
-pub(super) struct Plot {
+#[derive(Default)]
+pub(crate) struct Plot {
     /// Title: the quantity, with its unit.
     pub title: String,
     /// Labels and values.
     pub bars: Vec<(String, f64)>,
+    /// Marks across the bars, such as what each should reach.
+    pub marks: Vec<Option<f64>>,
 }
 
 const SIZE: (u32, u32) = (760, 360);
 
 impl Report {
     /// An empty report; files are named after it.
-    pub(super) fn new(name: &'static str, title: &str) -> Report {
+    pub(crate) fn new(name: &'static str, title: &str) -> Report {
         Report { name, text: format!("# {title}\n"), plots: Vec::new() }
     }
 
     /// A paragraph.
-    pub(super) fn say(&mut self, text: &str) {
+    pub(crate) fn say(&mut self, text: &str) {
         let _ = write!(self.text, "\n{text}\n");
     }
 
     /// A table. The first row names the columns.
-    pub(super) fn table(&mut self, rows: &[Vec<String>]) {
+    pub(crate) fn table(&mut self, rows: &[Vec<String>]) {
         self.text.push('\n');
         for (index, row) in rows.iter().enumerate() {
             let _ = writeln!(self.text, "| {} |", row.join(" | "));
@@ -44,14 +47,14 @@ impl Report {
     }
 
     /// A plot, in a file of its own.
-    pub(super) fn plot(&mut self, suffix: &str, plot: Plot) {
+    pub(crate) fn plot(&mut self, suffix: &str, plot: Plot) {
         let file = format!("{}-{suffix}.svg", self.name);
         let _ = write!(self.text, "\n![{}]({file})\n", plot.title);
         self.plots.push((file, plot));
     }
 
     /// Writes everything into a directory, or the text to standard output.
-    pub(super) fn finish(self, directory: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
+    pub(crate) fn finish(self, directory: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
         let Some(directory) = directory else {
             glint::say_part!("{}", self.text);
             return Ok(());
@@ -72,7 +75,9 @@ impl Report {
 fn draw(path: &Path, plot: &Plot) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let top = plot.bars.iter().map(|(_, value)| *value).fold(0.0, f64::max) * 1.15;
+    let marks = plot.marks.iter().flatten();
+    let highest = plot.bars.iter().map(|(_, value)| value).chain(marks);
+    let top = highest.copied().fold(0.0, f64::max) * 1.15;
     let bars = plot.bars.len();
     let mut chart = ChartBuilder::on(&root)
         .caption(&plot.title, ("sans-serif", 18))
@@ -97,8 +102,17 @@ fn draw(path: &Path, plot: &Plot) -> Result<(), Box<dyn std::error::Error>> {
         bar.set_margin(0, 0, 14, 14);
         bar
     }))?;
+    let marks = plot.marks.iter().enumerate().filter_map(|(index, mark)| Some((index, (*mark)?)));
+    chart.draw_series(marks.map(|(index, mark)| {
+        let from = (SegmentValue::Exact(index), mark);
+        PathElement::new([from, (SegmentValue::Exact(index + 1), mark)], RED.stroke_width(2))
+    }))?;
     chart.draw_series(plot.bars.iter().enumerate().map(|(index, (_, value))| {
-        let text = if *value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") };
+        let text = match *value {
+            value if value < 10.0 && top < 10.0 => format!("{value:.2}"),
+            value if value < 100.0 => format!("{value:.1}"),
+            value => format!("{value:.0}"),
+        };
         let at = (SegmentValue::CenterOf(index), *value + top * 0.04);
         Text::new(text, at, ("sans-serif", 13))
     }))?;
@@ -117,12 +131,13 @@ mod tests {
         report.say("Words.");
         report.table(&[vec!["a".into(), "b".into()], vec!["1".into(), "2".into()]]);
         let bars = vec![("one".into(), 1.0), ("two".into(), 20_000.0)];
-        report.plot("bars", Plot { title: "Bars".into(), bars });
+        report.plot("bars", Plot { title: "Bars".into(), bars, marks: vec![None, Some(15_000.0)] });
         report.finish(Some(dir.path())).unwrap();
         let text = std::fs::read_to_string(dir.path().join("trial.md")).unwrap();
         assert!(text.contains("| a | b |\n|---|---|\n| 1 | 2 |"), "{text}");
         assert!(text.contains("(trial-bars.svg)"), "{text}");
         let svg = std::fs::read_to_string(dir.path().join("trial-bars.svg")).unwrap();
         assert!(svg.contains("20000") && svg.contains("two"), "{svg}");
+        assert!(svg.contains("#FF0000"), "a mark: {svg}");
     }
 }

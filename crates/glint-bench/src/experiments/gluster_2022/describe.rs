@@ -113,7 +113,7 @@ fn again(out: &mut Report, measured: &[Measured]) {
         (0..RUNS).map(|run| (format!("{} {}", own.directory.name, run + 1), own.create(run)))
     });
     let title = "files created in a second, by run".into();
-    out.plot("create", Plot { title, bars: bars.collect() });
+    out.plot("create", Plot { title, bars: bars.collect(), ..Plot::default() });
     let mut table = titles(&[
         "target",
         "run",
@@ -196,7 +196,10 @@ fn operations(out: &mut Report, measured: &[Measured], against: Option<usize>) {
         let bars = (0..SmallfileOp::ALL.len())
             .map(|op| (short(SmallfileOp::ALL[op]).to_owned(), ratio(own, op).unwrap_or(0.0)));
         let title = format!("{} to {}", own.directory.name, measured[at].directory.name);
-        out.plot(&format!("ratio-{}", index + 1), Plot { title, bars: bars.collect() });
+        out.plot(
+            &format!("ratio-{}", index + 1),
+            Plot { title, bars: bars.collect(), ..Plot::default() },
+        );
     }
 }
 
