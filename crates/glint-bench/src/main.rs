@@ -12,6 +12,7 @@ mod smallfile;
 mod start;
 mod stream;
 mod untar;
+mod work;
 
 use clap::{Parser, Subcommand};
 use glint::{CommandResult, Common};
@@ -37,6 +38,7 @@ enum Bench {
     Start(start::Args),
     Stream(stream::Args),
     Untar(untar::Args),
+    Work(work::Args),
     #[command(hide = true)]
     PageCountingMount(page_counting_mount::Args),
     #[command(hide = true)]
@@ -60,6 +62,7 @@ fn run(bench: Bench) -> CommandResult {
         Bench::Start(args) => start::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Untar(args) => untar::run(args),
+        Bench::Work(args) => work::run(args),
         Bench::Worker(args) => rounds::posix::work(args),
     }
 }

@@ -10,3 +10,4 @@ mod posix;
 mod set_id;
 mod trees;
 mod waits;
+mod work;

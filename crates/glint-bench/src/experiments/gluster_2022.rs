@@ -128,7 +128,7 @@ pub(crate) fn run(
     let mut addresses = Vec::new();
     if targets.is_empty() {
         sites::check_space(&data, &workload)?;
-        let stage = stage.insert(Stage::new(&data)?);
+        let stage = stage.insert(Stage::apart(&data)?);
         for Site { directory, servers } in sites::serve(stage, servers)? {
             targets.push(directory);
             addresses.push(servers);

@@ -4,7 +4,9 @@
 use glint::program;
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,23 +15,19 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Directories and processes of one experiment.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     directory: PathBuf,
     processes: Vec<(Child, Option<PathBuf>)>,
+    /// Processes are in groups of their own: a terminal sends them no signals.
+    is_apart: bool,
 }
 
 /// A server.
-pub(super) struct Served {
+pub(crate) struct Served {
     /// HOST:PORT.
     pub address: String,
     /// Process ID.
     pub pid: u32,
-}
-
-fn spawn(command: &mut Command) -> Result<Child, String> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let program = command.get_program().to_string_lossy().into_owned();
-    command.spawn().map_err(|error| program::not_started(&program, &error))
 }
 
 fn is_mount(path: &Path) -> bool {
@@ -37,16 +35,46 @@ fn is_mount(path: &Path) -> bool {
     path.parent().is_some_and(|parent| device(path).is_some() && device(path) != device(parent))
 }
 
+fn end(mut child: Child, mount: Option<PathBuf>) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    }
+    let _ = child.wait();
+    if let Some(mount) = mount.filter(|mount| is_mount(mount)) {
+        let _ = rustix::mount::unmount(mount, UnmountFlags::DETACH);
+    }
+}
+
 impl Stage {
     /// Below `parent`, which decides which disk is measured.
-    pub(super) fn new(parent: &Path) -> Result<Stage, String> {
+    pub(crate) fn new(parent: &Path) -> Result<Stage, String> {
         let directory = parent.join(format!("glint-stage-{}", std::process::id()));
         std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
-        Ok(Stage { directory, processes: Vec::new() })
+        Ok(Stage { directory, processes: Vec::new(), is_apart: false })
+    }
+
+    /// As [`Stage::new`], for an experiment that listens to Ctrl-C: its processes do not hear it,
+    /// and are there until the experiment has ended what it does with them.
+    pub(crate) fn apart(parent: &Path) -> Result<Stage, String> {
+        let mut stage = Stage::new(parent)?;
+        stage.is_apart = true;
+        Ok(stage)
+    }
+
+    fn spawn(&mut self, mut command: Command, mount: Option<&Path>) -> Result<u32, String> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if self.is_apart {
+            command.process_group(0);
+        }
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().map_err(|error| program::not_started(&program, &error))?;
+        let pid = child.id();
+        self.processes.push((child, mount.map(Path::to_owned)));
+        Ok(pid)
     }
 
     /// A directory of the stage.
-    pub(super) fn path(&self, name: &str) -> Result<PathBuf, String> {
+    pub(crate) fn path(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.directory.join(name);
         std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
@@ -66,7 +94,7 @@ impl Stage {
     }
 
     /// Runs `glint up`, or `glint bench null-mount` without data.
-    pub(super) fn mount(
+    pub(crate) fn mount(
         &mut self,
         name: &str,
         data: bool,
@@ -80,15 +108,15 @@ impl Stage {
         } else {
             command.args(["bench", "null-mount"]).arg(&at);
         }
-        command.args(["-o", options]);
-        self.processes.push((spawn(&mut command)?, Some(at.clone())));
-        self.wait(name, || is_mount(&at))?;
-        Ok(at)
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        self.mounted(name, at, command)
     }
 
     /// Runs `glint mount`, or with `pages` one whose client counts dirty pages to decide what to
     /// send.
-    pub(super) fn mount_remote(
+    pub(crate) fn mount_remote(
         &mut self,
         name: &str,
         address: &str,
@@ -100,13 +128,42 @@ impl Stage {
             true => command.args(["bench", "page-counting-mount", address]).arg(&at),
             false => command.args(["mount", "-f", address]).arg(&at),
         };
-        self.processes.push((spawn(&mut command)?, Some(at.clone())));
+        self.mounted(name, at, command)
+    }
+
+    /// Runs `glint mount` with these options, if there are any.
+    pub(crate) fn mount_with(
+        &mut self,
+        name: &str,
+        address: &str,
+        options: &str,
+    ) -> Result<PathBuf, String> {
+        let at = self.path(name)?;
+        let mut command = Command::new(program::path("glint"));
+        command.args(["mount", "-f", address]).arg(&at);
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        self.mounted(name, at, command)
+    }
+
+    fn mounted(&mut self, name: &str, at: PathBuf, command: Command) -> Result<PathBuf, String> {
+        self.spawn(command, Some(&at))?;
         self.wait(name, || is_mount(&at))?;
         Ok(at)
     }
 
+    /// Ends a mount; all that it has still to send is sent then.
+    pub(crate) fn unmount(&mut self, at: &Path) {
+        let is_it = |(_, mount): &(Child, Option<PathBuf>)| mount.as_deref() == Some(at);
+        while let Some(index) = self.processes.iter().rposition(is_it) {
+            let (child, mount) = self.processes.remove(index);
+            end(child, mount);
+        }
+    }
+
     /// Runs `glint serve`, on these cores only if any are named.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         name: &str,
         cores: &str,
@@ -126,7 +183,7 @@ impl Stage {
     }
 
     /// Runs `glint oss`, for the file system that `mds` serves.
-    pub(super) fn serve_osts(&mut self, name: &str, mds: &Served) -> Result<Served, String> {
+    pub(crate) fn serve_osts(&mut self, name: &str, mds: &Served) -> Result<Served, String> {
         let mut command = Command::new(program::path("glint"));
         command.args(["oss", "--mds", &mds.address]);
         self.start(name, command)
@@ -137,25 +194,15 @@ impl Stage {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(|e| e.to_string())?.to_string();
         command.arg("--data").arg(data).args(["--listen", &address, "--insecure"]);
-        let child = spawn(&mut command)?;
-        let pid = child.id();
-        self.processes.push((child, None));
+        let pid = self.spawn(command, None)?;
         let at = glint::identity::address(&address)?;
         self.wait(name, || glint_net::Remote::ask(&at, "status").is_ok())?;
         Ok(Served { address, pid })
     }
 
     /// Ends all processes.
-    pub(super) fn clear(&mut self) {
-        for (mut child, mount) in self.processes.drain(..).rev() {
-            if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-            }
-            let _ = child.wait();
-            if let Some(mount) = mount.filter(|mount| is_mount(mount)) {
-                let _ = rustix::mount::unmount(mount, UnmountFlags::DETACH);
-            }
-        }
+    pub(crate) fn clear(&mut self) {
+        self.processes.drain(..).rev().for_each(|(child, mount)| end(child, mount));
     }
 }
 
@@ -168,15 +215,26 @@ impl Drop for Stage {
 
 impl Served {
     /// `status` or `stats`.
-    pub(super) fn ask(&self, what: &str) -> Result<Value, String> {
+    pub(crate) fn ask(&self, what: &str) -> Result<Value, String> {
         let address = glint::identity::address(&self.address)?;
         let text = glint_net::Remote::ask(&address, what).map_err(|e| e.to_string())?;
         serde_json::from_str(&text).map_err(|e| e.to_string())
     }
 
     /// One of its counters.
-    pub(super) fn counter(&self, name: &str) -> Result<u64, String> {
+    pub(crate) fn counter(&self, name: &str) -> Result<u64, String> {
         Ok(self.ask("status")?["counters"][name].as_u64().unwrap_or(0))
+    }
+
+    /// Requests that it has received so far, by operation; without those that are no work:
+    /// connections, signs of life and the question for these figures.
+    pub(crate) fn requests(&self) -> Result<BTreeMap<String, u64>, String> {
+        let rows = self.ask("stats")?;
+        let received = rows.as_array().ok_or("that is something else than statistics")?.iter();
+        let received = received.filter(|row| row["layer"] == "net_queue");
+        let counts = received.filter_map(|row| Some((row["op"].as_str()?, row["count"].as_u64()?)));
+        let is_work = |op: &str| !["hello", "ping", "stats"].contains(&op);
+        Ok(counts.filter(|(op, _)| is_work(op)).map(|(op, n)| (op.to_owned(), n)).collect())
     }
 
     /// Service threads of the server, in /proc.
@@ -189,7 +247,7 @@ impl Served {
     }
 
     /// Voluntary context switches of its service threads so far: how often one slept.
-    pub(super) fn sleeps(&self) -> u64 {
+    pub(crate) fn sleeps(&self) -> u64 {
         let of_thread = |path: &PathBuf| {
             let status = std::fs::read_to_string(path.join("status")).ok()?;
             let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
@@ -199,7 +257,7 @@ impl Served {
     }
 
     /// System calls of its service threads while `work` runs, if perf(1) is there to count.
-    pub(super) fn system_calls(&self, work: impl Fn() -> Result<(), String>) -> Option<f64> {
+    pub(crate) fn system_calls(&self, work: impl Fn() -> Result<(), String>) -> Option<f64> {
         let numbers: Vec<String> = self
             .threads()
             .iter()

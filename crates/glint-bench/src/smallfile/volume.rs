@@ -7,6 +7,7 @@
 use super::operation::{Contents, SmallfileOp, Subject};
 use super::tree::{FileTree, Half};
 use crate::sample::Sample;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, OnceLock};
@@ -194,8 +195,13 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(self.tree.top()) {
-            eprintln!("glint: {} was not removed: {error}", self.tree.top().display());
+        match std::fs::remove_dir_all(self.tree.top()) {
+            // Gone with the mount that it was on.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                eprintln!("glint: {} was not removed: {error}", self.tree.top().display());
+            }
+            Ok(()) => {}
         }
     }
 }

@@ -1,0 +1,204 @@
+//! Figures as a table, as JSON, and as a report.
+
+use super::measure::{RowFigures, WorkFigures};
+use super::rows::{Unit, WorkRow};
+use crate::experiments::report::{Plot, Report};
+use crate::sample::ratio;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// A row of one setup.
+struct Line<'a> {
+    row: &'static WorkRow,
+    /// The least ratio that is aimed at.
+    reach: Option<f64>,
+    local: f64,
+    own: &'a RowFigures,
+}
+
+impl Line<'_> {
+    fn ratio(&self) -> f64 {
+        ratio(self.own.per_s(), self.local)
+    }
+
+    /// Requests for each unit and what is aimed at, if both are known.
+    fn requests(&self) -> Option<(f64, f64)> {
+        Some((self.own.requests()?, self.row.requests?))
+    }
+
+    /// Whether it is, if anything is aimed at.
+    fn is_reached(&self) -> Option<bool> {
+        let few = self.requests().is_none_or(|(requests, reach)| requests <= reach);
+        self.reach.map(|reach| few && self.ratio() >= reach)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let unit = self.row.job.unit();
+        let requests = match self.own.requests() {
+            Some(requests) => format!("{requests:.3} a {}", unit.each()),
+            None => "-".into(),
+        };
+        vec![
+            self.row.name.into(),
+            self.row.title.into(),
+            format!("{:.0} {}", self.local, unit.rate()),
+            format!("{:.0}", self.own.per_s()),
+            format!("{:.2}", self.ratio()),
+            self.reach.map_or("-".into(), |reach| format!(">= {reach:.2}")),
+            requests,
+            self.requests().map_or("-".into(), |(_, reach)| format!("<= {reach}")),
+            self.is_reached().map_or("-", |reached| if reached { "yes" } else { "no" }).into(),
+        ]
+    }
+
+    fn json(&self, setup: &str, rounds: u64) -> Value {
+        let unit = self.row.job.unit();
+        json!({
+            "bench": "work", "row": self.row.name, "options": setup, "rounds": rounds,
+            "unit": unit.rate(), "per_s": self.own.per_s().round(),
+            "local_per_s": self.local.round(), "ratio": self.ratio(),
+            "ratio_reach": self.reach,
+            "requests": self.own.requests().map(|requests| (requests * 1e4).round() / 1e4),
+            "requests_each": unit.each(), "requests_reach": self.row.requests,
+            "requests_by_op": self.own.by_op, "is_reached": self.is_reached(),
+        })
+    }
+}
+
+const TITLES: [&str; 9] =
+    ["row", "what", "local", "mounted", "ratio", "reach", "requests", "reach", "reached"];
+
+/// Figures, and the rows that they are of.
+pub(super) struct Described<'a> {
+    /// Rows.
+    pub rows: &'a [&'static WorkRow],
+    /// Their figures.
+    pub figures: &'a WorkFigures,
+    /// Rounds that count.
+    pub rounds: u64,
+    /// Whether it is all in one process.
+    pub is_up: bool,
+}
+
+impl Described<'_> {
+    fn lines(&self, setup: usize) -> Vec<Line<'_>> {
+        let own = &self.figures.mounted[setup];
+        let rows = self.rows.iter().zip(&self.figures.local).zip(own);
+        let line = |((row, local), own): ((&&'static WorkRow, &RowFigures), _)| {
+            let reach = if self.is_up { row.ratio_up } else { Some(row.ratio) };
+            Line { row, reach, local: local.per_s(), own }
+        };
+        rows.map(line).collect()
+    }
+
+    /// The setups, with what their tables are called.
+    fn setups(&self) -> impl Iterator<Item = (usize, String)> {
+        self.figures.setups.iter().enumerate().map(|(index, options)| {
+            let name = match options.as_str() {
+                "" => "As it is".into(),
+                options => format!("With `-o {options}`"),
+            };
+            (index, name)
+        })
+    }
+
+    fn table(&self, setup: usize) -> Vec<Vec<String>> {
+        let titles = TITLES.iter().map(|title| (*title).to_owned()).collect();
+        let lines = self.lines(setup);
+        std::iter::once(titles).chain(lines.iter().map(Line::cells)).collect()
+    }
+
+    /// Lines of JSON.
+    pub(super) fn json(&self) -> Vec<Value> {
+        let setups = self.figures.setups.iter().enumerate();
+        let of = |(index, options): (usize, &String)| {
+            let lines = self.lines(index);
+            lines.iter().map(|line| line.json(options, self.rounds)).collect::<Vec<_>>()
+        };
+        setups.flat_map(of).collect()
+    }
+
+    /// Tables for a terminal.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        for (setup, name) in self.setups() {
+            if self.figures.setups.len() > 1 {
+                let _ = writeln!(text, "{name}:");
+            }
+            text += &aligned(&self.table(setup));
+        }
+        text
+    }
+
+    /// The report.
+    pub(super) fn report(&self, command: &str) -> Report {
+        let name = if self.is_up { "work-up" } else { "work" };
+        let mut out = Report::new(name, "Work on trees that somebody else made");
+        let how = if self.is_up { "Server and mount are one process, `glint up`. " } else { "" };
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        out.say(&format!(
+            "What users do with trees that another client made: each row after a fresh mount, in \
+             turns with the local file system, whose caches are warm, as those of the server are. \
+             Medians of {} measured rounds. {how}*mounted* has the unit of *local*; requests are those \
+             that the server received from the start of the work to the end of the mount. {cores} \
+             cores, Linux {kernel}. Again with `{command}`.",
+            self.rounds
+        ));
+        for (setup, name) in self.setups() {
+            if self.figures.setups.len() > 1 {
+                out.say(&format!("## {name}"));
+            }
+            out.table(&self.table(setup));
+            let lines = self.lines(setup);
+            for (suffix, title, is_files) in [
+                ("files", "files in a second, to local; red: reach", true),
+                ("data", "reads of one large file, to local; red: reach", false),
+            ] {
+                let of =
+                    lines.iter().filter(|line| (line.row.job.unit() == Unit::Files) == is_files);
+                let plot = Plot {
+                    title: title.into(),
+                    bars: of.clone().map(|line| (line.row.name.into(), line.ratio())).collect(),
+                    marks: of.map(|line| line.reach).collect(),
+                };
+                if !plot.bars.is_empty() {
+                    let number = if setup > 0 { format!("-{}", setup + 1) } else { String::new() };
+                    out.plot(&format!("{suffix}{number}"), plot);
+                }
+            }
+            requests(&mut out, &lines);
+        }
+        out
+    }
+}
+
+/// Requests of the last round, by operation.
+fn requests(out: &mut Report, lines: &[Line<'_>]) {
+    let mut table = vec![vec!["row".to_owned(), "requests, by operation".into()]];
+    for line in lines.iter().filter(|line| !line.own.by_op.is_empty()) {
+        let mut counts: Vec<_> = line.own.by_op.iter().collect();
+        counts.sort_by_key(|(op, count)| (std::cmp::Reverse(**count), (*op).clone()));
+        let counts: Vec<_> = counts.iter().map(|(op, count)| format!("{op} {count}")).collect();
+        table.push(vec![line.row.name.into(), counts.join(", ")]);
+    }
+    if table.len() > 1 {
+        out.say("Requests of all of a row, in its last round:");
+        out.table(&table);
+    }
+}
+
+/// Cells in columns.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let mut widths = vec![0; TITLES.len()];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,262 @@
+//! Rounds: each row on the local file system, then on each setup after a fresh mount.
+
+use super::commands::{self, FioEnd};
+use super::material::{LARGE, Lists, Material, Place, REPOSITORY};
+use super::rows::{Job, REQUEST, WorkRow};
+use crate::experiments::stage::{Served, Stage};
+use crate::ior::{Pattern, read_pattern};
+use crate::sample::median;
+use crate::smallfile::{Asked, SmallfileOp};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// Where the mounts of an own file system are, in the stage.
+pub(super) const MOUNT: &str = "mnt";
+/// One thing that git says of a repository in which nothing has changed: nothing.
+const GIT_STATUS: &str = "test -z \"$(git status --porcelain)\"";
+
+/// Random reads are of one block in so many of the large file: hardly two jobs read the same one.
+const READ_PART: u64 = 4;
+/// Bytes of a random read.
+const BLOCK: u64 = 4096;
+
+/// What is measured against the local file system.
+pub(super) enum WorkMounts<'a> {
+    /// Mounts of an own file system, afresh for each row, with each of these options in turns.
+    Own {
+        /// Where they are.
+        stage: &'a mut Stage,
+        /// The server; none where `glint up` is one with each mount.
+        served: Option<Served>,
+        /// Options of a mount; empty for those that it has by itself.
+        options: Vec<String>,
+    },
+    /// A directory of any file system.
+    Other {
+        /// Command that mounts it afresh.
+        remount: Option<String>,
+    },
+}
+
+/// Requests by operation.
+type Counts = BTreeMap<String, u64>;
+
+/// One row on one side.
+struct Done {
+    /// Units in a second.
+    per_s: f64,
+    /// Units for which requests are counted.
+    units: f64,
+}
+
+/// Figures of a row, of one setup or of the local file system.
+#[derive(Default)]
+pub(super) struct RowFigures {
+    rates: Vec<f64>,
+    requests: Vec<f64>,
+    /// Requests of the last round, by operation.
+    pub by_op: Counts,
+}
+
+impl RowFigures {
+    /// Units in a second, the median of the rounds.
+    pub(super) fn per_s(&self) -> f64 {
+        median(self.rates.clone())
+    }
+
+    /// Requests for each unit, the median of the rounds, if they were counted.
+    pub(super) fn requests(&self) -> Option<f64> {
+        (!self.requests.is_empty()).then(|| median(self.requests.clone()))
+    }
+}
+
+/// All figures, by row.
+pub(super) struct WorkFigures {
+    /// Names of the setups.
+    pub setups: Vec<String>,
+    /// Of each row, of the local file system.
+    pub local: Vec<RowFigures>,
+    /// Of each setup, of each row.
+    pub mounted: Vec<Vec<RowFigures>>,
+}
+
+impl WorkMounts<'_> {
+    /// Names of the setups: the options of the mounts.
+    fn setups(&self) -> Vec<String> {
+        match self {
+            WorkMounts::Own { options, .. } => options.clone(),
+            WorkMounts::Other { .. } => vec![String::new()],
+        }
+    }
+
+    /// Mounts afresh. Returns the requests so far.
+    pub(super) fn mount(
+        &mut self,
+        setup: usize,
+        place: &Place,
+        asked: Asked<'_>,
+    ) -> Result<Option<Counts>, String> {
+        match self {
+            WorkMounts::Own { stage, served, options } => match served {
+                None => {
+                    stage.mount(MOUNT, true, &options[setup])?;
+                    Ok(None)
+                }
+                Some(served) => {
+                    stage.mount_with(MOUNT, &served.address, &options[setup])?;
+                    served.requests().map(Some)
+                }
+            },
+            WorkMounts::Other { remount } => {
+                let parent = place.base.parent().unwrap_or(Path::new("/"));
+                let target = [("TARGET", parent)];
+                if let Some(command) = remount {
+                    commands::script(command, Path::new("/"), &target, asked)?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Ends the mount. Returns the requests since `before`, by operation.
+    pub(super) fn unmount(&mut self, before: Option<Counts>) -> Result<Option<Counts>, String> {
+        let WorkMounts::Own { stage, served, .. } = self else { return Ok(None) };
+        let mount = stage.path(MOUNT)?;
+        stage.unmount(&mount);
+        let (Some(served), Some(before)) = (served, before) else { return Ok(None) };
+        let mut counts = served.requests()?;
+        for (op, count) in &mut counts {
+            *count -= before.get(op).copied().unwrap_or(0).min(*count);
+        }
+        counts.retain(|_, count| *count > 0);
+        Ok(Some(counts))
+    }
+}
+
+/// Makes what the rows need at both places, and leaves it to the servers and the disk.
+pub(super) fn prepare(
+    material: &Material,
+    mounts: &mut WorkMounts<'_>,
+    (place, local): (&mut Place, &mut Place),
+    asked: Asked<'_>,
+) -> Result<(), String> {
+    let start = Instant::now();
+    eprintln!("making the files: local");
+    material.make(local, asked)?;
+    eprintln!("making the files: mounted");
+    let before = mounts.mount(0, place, asked)?;
+    material.make(place, asked)?;
+    mounts.unmount(before)?;
+    rustix::fs::sync();
+    eprintln!("  {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Measures the rows in so many rounds, after one that does not count: it fills the caches of the
+/// server and of the local file system, and it compares what is read.
+pub(super) fn rounds(
+    rows: &[&WorkRow],
+    rounds: u64,
+    mounts: &mut WorkMounts<'_>,
+    (place, local): (&mut Place, &mut Place),
+    lists: &Lists,
+    asked: Asked<'_>,
+) -> Result<WorkFigures, String> {
+    let setups = mounts.setups();
+    let none = || rows.iter().map(|_| RowFigures::default()).collect::<Vec<_>>();
+    let mounted = setups.iter().map(|_| none()).collect();
+    let mut all = WorkFigures { setups, local: none(), mounted };
+    let mut left = String::new();
+    for round in 0..=rounds {
+        let start = Instant::now();
+        match round {
+            0 => eprintln!("a round that does not count, in which data is compared:"),
+            round => eprintln!("round {round} of {rounds}{left}"),
+        }
+        for (index, row) in rows.iter().enumerate() {
+            let is_first = round == 0;
+            let named = |why: String| if asked() { "interrupted".into() } else { why };
+            let from = Instant::now();
+            let done = one(row, local, lists, is_first, asked).map_err(named)?;
+            let mut took = vec![from.elapsed().as_secs_f64()];
+            if !is_first {
+                all.local[index].rates.push(done.per_s);
+            }
+            for (setup, figures) in all.mounted.iter_mut().enumerate() {
+                let from = Instant::now();
+                let before = mounts.mount(setup, place, asked).map_err(named)?;
+                let done = one(row, place, lists, is_first, asked).map_err(named)?;
+                let counts = mounts.unmount(before).map_err(named)?;
+                took.push(from.elapsed().as_secs_f64());
+                let figures = &mut figures[index];
+                if let Some(counts) = counts.filter(|_| !is_first) {
+                    figures.requests.push(counts.values().sum::<u64>() as f64 / done.units);
+                    figures.by_op = counts;
+                }
+                if !is_first {
+                    figures.rates.push(done.per_s);
+                }
+            }
+            if is_first {
+                let mounted: Vec<_> = took[1..].iter().map(|s| format!("{s:.1} s")).collect();
+                let mounted = mounted.join(", ");
+                eprintln!("  {}: {:.1} s local, {mounted} mounted", row.title, took[0]);
+            }
+        }
+        let more = (rounds - round) as f64 * start.elapsed().as_secs_f64();
+        left = format!(", {more:.0} s to go");
+    }
+    Ok(all)
+}
+
+/// Does a row at one place.
+fn one(
+    row: &WorkRow,
+    place: &mut Place,
+    lists: &Lists,
+    is_compared: bool,
+    asked: Asked<'_>,
+) -> Result<Done, String> {
+    let base = place.base.as_path();
+    let variables = [("NAMES", lists.names.as_path()), ("SHUFFLED", lists.shuffled.as_path())];
+    let of_files = |files: u64, seconds: f64| {
+        let units = files as f64;
+        Done { per_s: units / seconds, units }
+    };
+    match row.job {
+        Job::Script { script, trees } => {
+            let seconds = commands::script(script, base, &variables, asked)?;
+            Ok(of_files(lists.amounts.files * trees, seconds))
+        }
+        Job::GitStatus => {
+            let seconds = commands::script(GIT_STATUS, &base.join(REPOSITORY), &[], asked)?;
+            Ok(of_files(lists.amounts.files, seconds))
+        }
+        Job::Smallfile(threads) => {
+            let volume = place.volumes.iter_mut().find(|(of, _)| *of == threads);
+            let (_, volume) = volume.ok_or("the trees of smallfile were not made")?;
+            let outcome = volume.run(SmallfileOp::Read, asked)?;
+            match outcome.unfinished {
+                Some(why) => Err(format!("{} in {}: {why}", row.title, place.base.display())),
+                None => Ok(Done { per_s: outcome.sample.per_s(), units: outcome.finished as f64 }),
+            }
+        }
+        Job::Ior { readers, transfer, strided, random } => {
+            let total = lists.amounts.large;
+            let pattern = Pattern { writers: readers, transfer, total, strided, random };
+            let targets = [base.to_owned()];
+            let seconds = read_pattern(&targets, LARGE, pattern, is_compared)?;
+            let bytes = pattern.bytes() as f64;
+            Ok(Done { per_s: bytes / 1e6 / seconds, units: bytes / REQUEST as f64 })
+        }
+        Job::RandomRead(jobs) => {
+            let end = match place.is_local {
+                true => FioEnd::Second,
+                false => FioEnd::Bytes(lists.amounts.large / READ_PART / jobs / BLOCK * BLOCK),
+            };
+            let (per_s, units) = commands::fio(jobs, base, LARGE, end, asked)?;
+            Ok(Done { per_s, units })
+        }
+    }
+}

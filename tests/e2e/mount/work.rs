@@ -1,0 +1,137 @@
+//! `glint bench work` on trees that are small: its figures, its report, and that nothing is left.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use support::*;
+
+/// One round on small trees.
+fn work(more: &[&str]) -> Command {
+    let mut bench = long_work();
+    bench.args(["--rounds", "1", "--large", "16M"]).args(more);
+    bench
+}
+
+fn long_work() -> Command {
+    let mut bench = glint();
+    bench.args(["bench", "work", "--json", "--files", "120"]);
+    bench
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).unwrap().next().is_none()
+}
+
+#[test]
+fn work_measures_all_rows_and_counts_their_requests() {
+    let world = World::new();
+    let (stage, report) = (world.path("stage"), world.path("report"));
+    fs::create_dir(&stage).unwrap();
+    let output = run(&mut work(&["--data", text(&stage), "--report", text(&report)]));
+    let lines = lines(&output);
+    assert_eq!(lines.len(), 15);
+    for line in &lines {
+        assert!(line["ratio"].as_f64().unwrap() > 0.0, "{line}");
+        assert!(line["requests"].as_f64().unwrap() > 0.0, "{line}");
+        assert!(line["ratio_reach"].is_number() && line["is_reached"].is_boolean(), "{line}");
+    }
+    let of = |row: &str| lines.iter().find(|line| line["row"] == row).unwrap();
+    // Every file has data that the server was asked for, and was listed, not asked for.
+    assert!(of("cat")["requests_by_op"]["obj_read"].as_u64().unwrap() > 0);
+    assert!(of("find")["requests"].as_f64().unwrap() < 0.5, "{}", of("find"));
+    let said = fs::read_to_string(report.join("work.md")).unwrap();
+    for part in ["| row | what |", "| git-status | git status |", "Again with `glint bench work"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    for plot in ["files", "data"] {
+        assert!(report.join(format!("work-{plot}.svg")).exists(), "{plot}");
+    }
+    assert!(is_empty(&stage), "nothing is left");
+}
+
+#[test]
+fn work_takes_turns_between_mount_options() {
+    let world = World::new();
+    let stage = world.path("stage");
+    fs::create_dir(&stage).unwrap();
+    let options = ["-o", "prefetch=on", "-o", "prefetch=off", "cat", "--data", text(&stage)];
+    let lines = lines(&run(&mut work(&options)));
+    let options: Vec<_> = lines.iter().map(|line| line["options"].as_str().unwrap()).collect();
+    assert_eq!(options, ["prefetch=on", "prefetch=off"]);
+    let requests = |line: &Value| line["requests"].as_f64().unwrap();
+    assert!(requests(&lines[0]) <= requests(&lines[1]), "{lines:?}");
+    // An open and a read for each file.
+    assert!(requests(&lines[1]) >= 1.0, "{lines:?}");
+}
+
+#[test]
+fn work_is_done_in_a_directory_that_is_mounted_afresh() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let mnt = world.mount_point();
+    let (local, log) = (world.path("local"), world.path("log"));
+    fs::create_dir(&local).unwrap();
+    let remount = format!("echo \"$TARGET\" >> '{}'", text(&log).replace('\'', "'\\''"));
+    let places = ["--target", text(&mnt), "--against", text(&local), "--remount", &remount];
+    let lines = lines(&run(work(&places).args(["find", "diff", "smallfile-1"])));
+    assert_eq!(lines.len(), 3);
+    assert!(lines.iter().all(|line| line["requests"].is_null()), "{lines:?}");
+    let mounted = fs::read_to_string(&log).unwrap();
+    // Once for making the files, and for each row in each of two rounds.
+    assert_eq!(mounted, format!("{}\n", text(&mnt)).repeat(1 + 3 * 2));
+    assert!(is_empty(&mnt) && is_empty(&local), "nothing is left");
+    up.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn work_is_done_in_one_process() {
+    let world = World::new();
+    let stage = world.path("stage");
+    fs::create_dir(&stage).unwrap();
+    let lines = lines(&run(&mut work(&["--up", "cat", "stat", "--data", text(&stage)])));
+    let reach: Vec<_> = lines.iter().map(|line| &line["ratio_reach"]).collect();
+    assert_eq!(reach, [&Value::Null, &0.6.into()], "{lines:?}");
+    assert!(lines.iter().all(|line| line["requests"].is_null()), "{lines:?}");
+    assert!(is_empty(&stage), "nothing is left");
+}
+
+#[test]
+fn work_that_is_interrupted_leaves_nothing() {
+    let world = World::new();
+    let stage = world.path("stage");
+    fs::create_dir(&stage).unwrap();
+    let mut bench = long_work();
+    bench.args(["cat", "--rounds", "10000", "--data", text(&stage)]);
+    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mounted = || sh(&stage, "find . -name mnt -exec mountpoint {} \\; || true");
+    eventually("there is a mount", || mounted().contains("is a mountpoint"));
+    let pid = rustix::process::Pid::from_child(&bench);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("interrupted"), "{why}");
+    assert!(output.stdout.is_empty());
+    assert!(is_empty(&stage), "no mount and no data is left");
+}
+
+#[test]
+fn work_refuses_a_disk_that_is_too_small() {
+    let world = World::new();
+    let stage = world.path("stage");
+    fs::create_dir(&stage).unwrap();
+    let output = long_work().args(["--large", "9999T", "--data", text(&stage)]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("GiB free, and this experiment needs"), "{why}");
+    assert!(is_empty(&stage), "nothing was made");
+}
