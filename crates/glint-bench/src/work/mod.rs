@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = FILES, value_parser = clap::value_parser!(u64).range(1..))]
     files: u64,
     /// Bytes of the large file, with K, M or G.
-    #[arg(long, default_value_t = LARGE_BYTES, value_parser = large)]
+    #[arg(long, default_value = "512M", value_parser = large)]
     large: u64,
     /// Write a report with plots into this directory.
     #[arg(long, value_name = "DIR")]
@@ -210,6 +210,11 @@ mod tests {
             let first: Vec<_> = why.lines().take(3).collect();
             assert!(first.join(" ").contains(part), "{line}: {why}");
         }
+    }
+
+    #[test]
+    fn the_large_file_is_as_large_as_help_says() {
+        assert_eq!(parse("").ok().map(|args| args.large), Some(LARGE_BYTES));
     }
 
     #[test]
