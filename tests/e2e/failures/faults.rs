@@ -195,15 +195,21 @@ fn clients_that_stall_in_a_frame_are_closed_and_slow_nobody_down() {
     let port = free_port();
     let server = world.serve(port, &[]);
     let half = frame(ClientId(9), 0, 1, &create(b"never"));
-    let mut stalled: Vec<TcpStream> = (0..50)
-        .map(|n| {
+    let mut stalled = Vec::new();
+    // Until somebody is measured beside them, and they go on stalling.
+    let share = rate_beside(port, &server, |stop| {
+        let stalls = |n: u64| {
             let mut peer = Peer::connect(port, 100 + n);
             peer.stream.write_all(&half[..half.len() - 3]).unwrap();
             peer.stream
-        })
-        .collect();
-    let share = rate_beside(port, &server, |_| {});
+        };
+        stalled = (0..50).map(stalls).collect::<Vec<TcpStream>>();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
     assert!(share > 0.75, "{share}");
+    assert_eq!(stalled.len(), 50);
     for stream in &mut stalled {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut rest = Vec::new();
