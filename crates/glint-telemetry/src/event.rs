@@ -6,6 +6,8 @@
 
 /// A server ended the session of a client that was silent, or kept a lock, for its whole lease.
 pub const CLIENT_EVICTED: &str = "client_evicted";
+/// A server has a member of a chain taken out, because it could not do what it should.
+pub const MEMBER_TAKEN_OUT: &str = "member_taken_out";
 /// A client heard that a server had ended its session.
 pub const SESSION_LOST: &str = "session_lost";
 /// A client began to replay requests that a server lost in a power failure.
@@ -40,8 +42,9 @@ pub const UNMOUNTED: &str = "unmounted";
 pub const STOPPED: &str = "stopped";
 
 /// All of them.
-pub const ALL: [&str; 17] = [
+pub const ALL: [&str; 18] = [
     CLIENT_EVICTED,
+    MEMBER_TAKEN_OUT,
     SESSION_LOST,
     REPLAY_STARTED,
     REPLAY_FAILED,

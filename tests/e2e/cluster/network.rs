@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::sync::Arc;
@@ -114,10 +115,12 @@ fn calls_wait_for_a_server_that_is_killed_and_go_on() {
     assert!(names.iter().all(|name| name.starts_with('r')));
     // The open file without a name lived through all of it.
     assert_eq!(held.metadata().unwrap().size(), 10);
-    let mut text = String::new();
-    std::io::Seek::rewind(&mut &held).unwrap();
-    (&held).read_to_string(&mut text).ok();
-    drop(held);
+    let mut text = [0; 10];
+    // It was opened to be written; whose it is may read it through another handle.
+    let again = fs::File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).unwrap();
+    again.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"still here");
+    drop((held, again));
     mount.stop();
     server.stop();
     world.assert_sound();

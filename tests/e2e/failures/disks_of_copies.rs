@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -48,8 +49,7 @@ fn the_smallest_limit_of_all_members_counts() {
     }
     let chains = chains(text(&mount));
     assert_eq!(chains["count"], chains["whole"], "{chains}");
-    let said = process.log();
-    assert!(!said.contains("it is taken out"), "{said}");
+    process.assert_no(event::MEMBER_TAKEN_OUT);
     process.stop();
     world.assert_sound();
     drop(disk);

@@ -386,11 +386,13 @@ def get(name, room):
     return n, buffer.raw[:n]
 done, failed = threading.Event(), []
 def load():
-    while not done.is_set():
-        with open(a + '/f', 'w') as f:
-            f.write('load')
-            os.fsync(f.fileno())
-        os.unlink(a + '/f')
+    try:
+        while not done.is_set():
+            with open(a + '/f', 'w') as f:
+                f.write('load')
+                os.fsync(f.fileno())
+            os.unlink(a + '/f')
+    except Exception as e: failed.append(e)
 def read(name):
     try:
         for again in range(300):

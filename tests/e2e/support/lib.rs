@@ -87,6 +87,11 @@ pub fn refused(command: &mut Command) -> String {
     text
 }
 
+/// Whether the other side has closed a connection, as a read of it says; a time-out says nothing.
+pub fn is_closed(read: std::io::Result<usize>) -> bool {
+    read.map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |n| n == 0)
+}
+
 /// Waits until something holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -20,7 +20,7 @@ use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Forward, MemberEvent, Touched};
 use glint_proto::{Answer, ClientId, Errno, FsResult, OstReply, OstRequest};
-use glint_telemetry::{Layer, Span, traced};
+use glint_telemetry::{Layer, Span, event, traced};
 use size_limits::is_of_request;
 use std::future::Future;
 use std::pin::pin;
@@ -356,6 +356,7 @@ impl Replication {
             return Ok(());
         }
         tracing::warn!(
+            event = event::MEMBER_TAKEN_OUT,
             ost = member, target = chain.target, errno = %why,
             "a member of a chain cannot do what it should; it is taken out"
         );
