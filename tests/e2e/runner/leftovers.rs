@@ -124,12 +124,14 @@ fn detach(device: PathBuf) -> String {
 
 /// Deletes hosts (`support/host/namespace.rs`) that a test which has ended had claimed.
 fn delete_namespaces_of(scratch: &Path) -> Vec<String> {
+    // Where there can be no claims, there are no hosts.
+    let Ok(claims) = claims::directory() else { return Vec::new() };
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let deleted = names.filter_map(|name| {
         let number = name.strip_prefix("glint-")?.parse().ok()?;
         // Nobody else makes a host of this name meanwhile.
-        let _claim = claims::left_by(scratch, "host", number)?;
+        let _claim = claims::left_by(&claims, scratch, "host", number)?;
         let _ = Command::new("ip").args(["netns", "delete", &name]).status();
         Some(format!("network namespace {name}"))
     });
@@ -199,17 +201,45 @@ mod tests {
 
     #[test]
     fn a_claim_is_of_the_test_that_made_it_last_and_has_ended() {
-        let what = format!("of-runner-{}", std::process::id());
+        let claims = tempfile::tempdir().unwrap();
+        let claims = claims.path();
         let (ours, others) = (Path::new("/build/scratch/a1"), Path::new("/build/scratch/a2"));
-        let held = claims::try_claim(&what, 1, Some(others)).unwrap();
-        assert!(claims::try_claim(&what, 1, Some(ours)).is_none(), "it is held");
-        assert!(claims::left_by(others, &what, 1).is_none(), "it is used");
+        let held = claims::try_claim(claims, "host", 1, Some(others)).unwrap();
+        assert!(claims::try_claim(claims, "host", 1, Some(ours)).is_none(), "it is held");
+        assert!(claims::left_by(claims, others, "host", 1).is_none(), "it is used");
         drop(held);
-        assert!(claims::left_by(ours, &what, 1).is_none(), "it is another's");
-        assert!(claims::left_by(others, &what, 1).is_some());
-        drop(claims::try_claim(&what, 1, None));
-        assert!(claims::left_by(others, &what, 1).is_none(), "somebody had it since");
-        assert!(claims::left_by(ours, &what, 2).is_none(), "nobody has ever had it");
-        fs::remove_file(claims::file(&what, 1)).unwrap();
+        assert!(claims::left_by(claims, ours, "host", 1).is_none(), "it is another's");
+        assert!(claims::left_by(claims, others, "host", 1).is_some());
+        drop(claims::try_claim(claims, "host", 1, None));
+        assert!(claims::left_by(claims, others, "host", 1).is_none(), "somebody had it since");
+        assert!(claims::left_by(claims, ours, "host", 2).is_none(), "nobody has ever had it");
+    }
+
+    #[test]
+    fn claims_are_in_a_directory_of_their_user_and_follow_no_link() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let top = tempfile::tempdir().unwrap();
+        let (claims, file) = (top.path().join("claims"), top.path().join("file"));
+        claims::own(&claims).unwrap();
+        claims::own(&claims).unwrap();
+        assert_eq!(fs::metadata(&claims).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(&file, "content").unwrap();
+        symlink(&file, claims.join("host-1")).unwrap();
+        let followed = std::panic::catch_unwind(|| claims::try_claim(&claims, "host", 1, None));
+        assert!(followed.is_err());
+        assert!(claims::left_by(&claims, Path::new("content"), "host", 1).is_none());
+        assert_eq!(fs::read(&file).unwrap(), b"content");
+
+        let link = top.path().join("link");
+        symlink(&claims, &link).unwrap();
+        for (wrong, why) in [(&link, "is not a directory"), (&file, "is not a directory")] {
+            let refused = claims::own(wrong).unwrap_err();
+            assert!(
+                refused.contains(why) && refused.contains(wrong.to_str().unwrap()),
+                "{refused}"
+            );
+        }
+        fs::set_permissions(&claims, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(claims::own(&claims).unwrap_err().contains("is open to others"));
     }
 }

@@ -16,6 +16,7 @@ pub mod events;
 /// What tests have of this machine for themselves, and other hosts.
 pub mod host {
     pub mod claims;
+    pub mod mount_helper;
     pub mod namespace;
 }
 pub mod load;
@@ -28,6 +29,7 @@ pub mod tail;
 
 use glint_telemetry::event;
 pub use host::claims::{claim, free_port};
+pub use host::mount_helper::MountHelper;
 pub use host::{claims, namespace};
 use std::fs;
 use std::io::{Read, Write};
@@ -431,37 +433,6 @@ impl World {
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(report.contains("\"findings\":0"), "{report}");
         assert!(!report.contains("\"untold\"") || report.contains("\"untold\":0"), "{report}");
-    }
-}
-
-/// The helper that mount(8) calls, if it was not installed already; removed in the end. Tests have
-/// it in turns.
-pub struct MountHelper {
-    installed: Option<&'static Path>,
-    _turn: fs::File,
-}
-
-impl MountHelper {
-    pub fn install() -> MountHelper {
-        let turn = fs::File::create("/tmp/glint-e2e-mount-helper").unwrap();
-        turn.lock().unwrap();
-        let path = Path::new("/sbin/mount.fuse.glint");
-        // What a test left behind that was killed, or the one of an installation.
-        let is_ours = fs::read_link(path).is_ok_and(|to| to == Path::new(binary::glint()));
-        if path.exists() && !is_ours {
-            return MountHelper { installed: None, _turn: turn };
-        }
-        let _ = fs::remove_file(path);
-        std::os::unix::fs::symlink(binary::glint(), path).unwrap();
-        MountHelper { installed: Some(path), _turn: turn }
-    }
-}
-
-impl Drop for MountHelper {
-    fn drop(&mut self) {
-        if let Some(path) = self.installed {
-            let _ = fs::remove_file(path);
-        }
     }
 }
 
