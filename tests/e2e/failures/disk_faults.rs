@@ -20,8 +20,7 @@ use support::*;
 fn serve_under(world: &World, port: u16, mut command: Command, more: &[&str]) -> Process {
     let (data, address) = (world.data(), address(port));
     command.args(["serve", "--data", text(&data), "--listen", &address, "--insecure"]).args(more);
-    let log = world.path("serve.log");
-    let _ = fs::remove_file(&log);
+    let log = world.new_log("serve.log");
     let process = Process::start_as(&mut command, log, None);
     process.wait_for_event(event::SERVING);
     process

@@ -5,16 +5,22 @@
 //! logs; `--strict` counts it as failed and runs nothing twice.
 //!
 //! Promises: a test that hangs is ended after [`one_test::LIMIT`] and fails; whatever a test leaves
-//! behind is removed, and makes it fail.
+//! behind is removed, and makes it fail, and so does a panic in a log of one of its processes. Logs of
+//! a test that fails are kept.
 
-#![allow(clippy::print_stdout, reason = "it reports to who has started it")]
+/// Prints a line for who has started the runner.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::report::print(format_args!($($words)*)) };
+}
 
 mod leftovers;
+mod logs;
 mod one_test;
 mod plan;
 mod report;
 
 use clap::Parser;
+use one_test::Tests;
 use plan::Plan;
 use report::Report;
 use std::path::PathBuf;
@@ -50,6 +56,9 @@ struct Args {
     /// Appends a line for each run of a test to this file of the repository: name, result, seconds.
     #[arg(long)]
     record: Option<PathBuf>,
+    /// Appends a line to this file of the repository: how many tests passed, failed, were flaky.
+    #[arg(long)]
+    sum: Option<PathBuf>,
     /// Where tests, their usual times and marks are listed.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/plan.txt"))]
     plan: PathBuf,
@@ -60,7 +69,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            println!("glint-e2e: {error}");
+            say!("glint-e2e: {error}");
             ExitCode::from(2)
         }
     }
@@ -70,23 +79,40 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<bool, String> {
     one_test::listen_to_signals().map_err(|error| error.to_string())?;
     let plan = Plan::read(&args.plan)?;
+    support::binary::named()?;
     let all = one_test::list(&args.binary, false)?;
+    if all.is_empty() {
+        return Err(format!("{} has no tests", args.binary.display()));
+    }
     let left_out = one_test::list(&args.binary, true)?;
     plan.knows_only(&all).map_err(|error| format!("{}: {error}", args.plan.display()))?;
     if args.list {
-        all.iter().for_each(|name| println!("{name}"));
+        all.iter().for_each(|name| say!("{name}"));
         return Ok(true);
     }
     for part in &args.filters {
+        if part.is_empty() {
+            return Err("\"\" is in all names: leave it out to run all tests".to_owned());
+        }
         let named: Vec<_> = all.iter().filter(|name| name.contains(part.as_str())).collect();
         if named.is_empty() {
             return Err(format!("no test has {part:?} in its name; --list shows them"));
         }
-        if !args.long && named.into_iter().all(|name| left_out.contains(name)) {
+        if !args.long && named.iter().all(|name| left_out.contains(name)) {
             return Err(format!("{part:?} runs with --long only"));
         }
+        if args.quick && !named.iter().any(|name| plan.is_quick(name)) {
+            let plan = args.plan.display();
+            return Err(format!("{part:?} is in no name that {plan} marks quick; see --list"));
+        }
     }
-    let _locked = one_test::lock_logs()?;
+    let tests = Tests {
+        binary: args.binary.clone(),
+        at_length: args.long,
+        logs: logs::directory(),
+        limit: one_test::LIMIT,
+    };
+    let _locked = logs::lock(&tests.logs)?;
     let is_wanted = |name: &String| {
         let is_named = args.filters.iter().any(|part| name.contains(part.as_str()));
         (args.filters.is_empty() || is_named)
@@ -101,17 +127,17 @@ fn run(args: &Args) -> Result<bool, String> {
     let (alone, together): (Vec<_>, Vec<_>) =
         names.into_iter().partition(|name| plan.is_alone(name));
     if args.long {
-        println!("e2e: also {}, which `make test` leaves out", left_out.join(", "));
+        say!("e2e: also {}, which `make test` leaves out", left_out.join(", "));
     }
     let report = Report::begin(args, &plan, &alone, &together)?;
-    run_together(args, &together, &report);
+    run_together(args, &tests, &together, &report);
     for _ in 0..args.repeat {
-        run_each(args, &alone, &report);
+        run_each(&tests, &alone, &report);
     }
     if !args.strict && !one_test::interrupted() {
         for first in report.failures() {
             let run = report.begins(&first.name);
-            let second = one_test::run(&args.binary, &first.name, run, args.long);
+            let second = tests.run(&first.name, run);
             report.ran_again(first, second);
         }
     }
@@ -119,7 +145,7 @@ fn run(args: &Args) -> Result<bool, String> {
 }
 
 /// Runs tests on `jobs` threads, in their order.
-fn run_together(args: &Args, names: &[String], report: &Report) {
+fn run_together(args: &Args, tests: &Tests, names: &[String], report: &Report) {
     let queue = Mutex::new((0..args.repeat).flat_map(|_| names));
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
@@ -129,22 +155,22 @@ fn run_together(args: &Args, names: &[String], report: &Report) {
                     if one_test::interrupted() {
                         return;
                     }
-                    run_one(args, name, report);
+                    run_one(tests, name, report);
                 }
             });
         }
     });
 }
 
-fn run_each(args: &Args, names: &[String], report: &Report) {
+fn run_each(tests: &Tests, names: &[String], report: &Report) {
     for name in names {
         if !one_test::interrupted() {
-            run_one(args, name, report);
+            run_one(tests, name, report);
         }
     }
 }
 
-fn run_one(args: &Args, name: &str, report: &Report) {
+fn run_one(tests: &Tests, name: &str, report: &Report) {
     let run = report.begins(name);
-    report.ended(one_test::run(&args.binary, name, run, args.long));
+    report.ended(tests.run(name, run));
 }

@@ -1,7 +1,7 @@
 //! One test in a process of its own, with a temporary directory, a scratch directory and a log of
 //! its own.
 
-use crate::{leftovers, report};
+use crate::{leftovers, logs};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,30 @@ pub(crate) struct Outcome {
     /// Why it failed.
     pub(crate) failure: Option<String>,
     pub(crate) took: Duration,
-    /// What it and its processes printed.
+    /// What it printed.
     pub(crate) log: PathBuf,
+    /// Directory of what its processes logged, if it failed and they did.
+    pub(crate) kept: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// Names all that is left of it to read.
+    pub(crate) fn logs(&self) -> String {
+        let kept =
+            self.kept.as_ref().map(|kept| format!(", logs of its processes: {}", kept.display()));
+        format!("{}{}", self.log.display(), kept.unwrap_or_default())
+    }
+}
+
+/// What runs tests of a binary.
+pub(crate) struct Tests {
+    pub(crate) binary: PathBuf,
+    /// Whether they do more, as in `make long`.
+    pub(crate) at_length: bool,
+    /// Directory of their logs.
+    pub(crate) logs: PathBuf,
+    /// Longest time of each.
+    pub(crate) limit: Duration,
 }
 
 /// Names of all tests, or of those that only `make long` runs.
@@ -43,92 +65,102 @@ pub(crate) fn list(binary: &Path, only_long: bool) -> Result<Vec<String>, String
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
-/// Runs a test to its end; `run` tells this time from others.
-pub(crate) fn run(binary: &Path, name: &str, run: u32, at_length: bool) -> Outcome {
-    let begun = Instant::now();
-    let log = logs().join(format!("{}.{run}.log", name.replace("::", ".")));
-    let failure = match try_to_run(binary, name, &log, at_length) {
-        Ok(failure) => failure,
-        Err(error) => Some(format!("it could not be run: {error}")),
-    };
-    Outcome { name: name.to_owned(), run, failure, took: begun.elapsed(), log }
-}
-
-/// True after SIGINT, SIGTERM or SIGQUIT: tests that run are ended then, and
-/// what they have left is cleaned up.
+/// True after SIGINT, SIGTERM, SIGQUIT or SIGHUP, or when nobody reads any more what the runner
+/// says: tests that run are ended then, and what they have left is cleaned up.
 pub(crate) fn interrupted() -> bool {
     SIGNALS.load(Ordering::Relaxed)
 }
 
 static SIGNALS: AtomicBool = AtomicBool::new(false);
 
+/// Asks for the end.
+pub(crate) fn interrupt() {
+    SIGNALS.store(true, Ordering::Relaxed);
+}
+
 /// Notes signals that ask for the end.
 pub(crate) fn listen_to_signals() -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new(signal_hook::consts::TERM_SIGNALS)?;
+    let status = fs::read_to_string("/proc/self/status")?;
+    if !ignores_hangup(&status) {
+        signals.add_signal(signal_hook::consts::SIGHUP)?;
+    }
     std::thread::spawn(move || {
         for _ in &mut signals {
-            SIGNALS.store(true, Ordering::Relaxed);
+            interrupt();
         }
     });
     Ok(())
 }
 
-/// Has the logs of this build for itself, until the file is dropped.
-pub(crate) fn lock_logs() -> Result<File, String> {
-    let path = logs().join("lock");
-    let locked = fs::create_dir_all(logs())
-        .and_then(|()| File::create(&path))
-        .and_then(|file| file.try_lock().map(|()| file).map_err(std::io::Error::from));
-    locked.map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => {
-            format!("{}: end-to-end tests of this build run already", path.display())
+/// True if `/proc/self/status` is of a process that nohup(1) has started.
+fn ignores_hangup(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 != 0)
+}
+
+impl Tests {
+    /// Runs a test to its end; `run` tells this time from others.
+    pub(crate) fn run(&self, name: &str, run: u32) -> Outcome {
+        let begun = Instant::now();
+        let log = self.logs.join(format!("{}.{run}.log", name.replace("::", ".")));
+        let (failure, kept) = match self.try_to_run(name, &log) {
+            Ok(result) => result,
+            Err(error) => (Some(format!("it could not be run: {error}")), None),
+        };
+        Outcome { name: name.to_owned(), run, failure, took: begun.elapsed(), log, kept }
+    }
+
+    /// Returns why the test failed, and where the logs of its processes are then.
+    fn try_to_run(
+        &self,
+        name: &str,
+        log: &Path,
+    ) -> std::io::Result<(Option<String>, Option<PathBuf>)> {
+        fs::create_dir_all(&self.logs)?;
+        let kept = log.with_extension("");
+        // Of an earlier run, if there are any.
+        let _ = fs::remove_dir_all(&kept);
+        // Short: sockets are bound below it, whose paths have 108 bytes.
+        // Without symbolic links, as mounts are listed.
+        let top = std::env::temp_dir().canonicalize()?;
+        let temporary = tempfile::Builder::new().prefix("e").rand_bytes(5).tempdir_in(top)?;
+        let scratches = logs::scratches(&self.logs);
+        fs::create_dir_all(&scratches)?;
+        let scratch = tempfile::Builder::new().prefix("").tempdir_in(scratches)?;
+        open_to_all(temporary.path())?;
+        open_to_all(scratch.path())?;
+        let output = File::create(log)?;
+        let mut command = Command::new(&self.binary);
+        if self.at_length {
+            command.env("E2E_LONG", "1");
         }
-        _ => format!("{}: {error}", path.display()),
-    })
-}
-
-/// Directory of the logs: beside the binaries.
-fn logs() -> PathBuf {
-    let here = std::env::current_exe().unwrap_or_default();
-    here.with_file_name("e2e-logs")
-}
-
-fn try_to_run(
-    binary: &Path,
-    name: &str,
-    log: &Path,
-    at_length: bool,
-) -> std::io::Result<Option<String>> {
-    fs::create_dir_all(logs())?;
-    // Short: sockets are bound below it, whose paths have 108 bytes.
-    // Without symbolic links, as mounts are listed.
-    let top = std::env::temp_dir().canonicalize()?;
-    let temporary = tempfile::Builder::new().prefix("e").rand_bytes(5).tempdir_in(top)?;
-    let scratches = logs().with_file_name("e2e-scratch");
-    fs::create_dir_all(&scratches)?;
-    let scratch = tempfile::Builder::new().prefix("").tempdir_in(scratches)?;
-    open_to_all(temporary.path())?;
-    open_to_all(scratch.path())?;
-    let output = File::create(log)?;
-    let mut command = Command::new(binary);
-    if at_length {
-        command.env("E2E_LONG", "1");
+        let mut child = command
+            .args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"])
+            .env("TMPDIR", temporary.path())
+            .env("E2E_SCRATCH", scratch.path())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()?;
+        let ended = wait(&mut child, self.limit);
+        let left = leftovers::remove(temporary.path(), scratch.path(), child.id());
+        let found = logs::below(&[scratch.path(), temporary.path()]);
+        let mut failure = ended?
+            .or_else(|| did_not_run(log))
+            .or_else(|| (!left.is_empty()).then(|| format!("it left behind: {}", left.join(", "))))
+            .or_else(|| found.first_panic());
+        let mut logs = None;
+        if let Some(why) = &mut failure {
+            match found.keep(kept) {
+                Ok(kept) => logs = kept,
+                Err(error) => why.push_str(&format!("; its logs cannot be kept: {error}")),
+            }
+        }
+        Ok((failure, logs))
     }
-    let mut child = command
-        .args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"])
-        .env("TMPDIR", temporary.path())
-        .env("E2E_SCRATCH", scratch.path())
-        .stdin(Stdio::null())
-        .stdout(output.try_clone()?)
-        .stderr(output)
-        .process_group(0)
-        .spawn()?;
-    let mut failure = wait(&mut child)?.or_else(|| did_not_run(log));
-    let left = leftovers::remove(temporary.path(), scratch.path(), child.id());
-    if failure.is_none() && !left.is_empty() {
-        failure = Some(format!("it left behind: {}", left.join(", ")));
-    }
-    Ok(failure)
 }
 
 /// Lets other users come to what tests open to them below a directory.
@@ -139,14 +171,14 @@ fn open_to_all(directory: &Path) -> std::io::Result<()> {
 
 /// A failure, if a test process that ended well has not run its test.
 fn did_not_run(log: &Path) -> Option<String> {
-    (!report::tail(log).contains("test result: ok. 1 passed"))
+    (!logs::tail(log).contains("test result: ok. 1 passed"))
         .then(|| "it ended without a result".to_owned())
 }
 
 /// Waits for the end of a test. One that does not end is killed, with all of its process group.
-fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
+fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<String>> {
     let begun = Instant::now();
-    while begun.elapsed() <= LIMIT && !interrupted() {
+    while begun.elapsed() <= limit && !interrupted() {
         if let Some(status) = child.try_wait()? {
             return Ok((!status.success()).then(|| status.to_string()));
         }
@@ -162,4 +194,63 @@ fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(Some(format!("it was ended after {} s", begun.elapsed().as_secs())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests of a binary that is a script: `$2` is the name of the test.
+    const SCRIPT: &str = r#"#!/bin/sh
+mkdir "$E2E_SCRATCH/world"
+log="$E2E_SCRATCH/world/serve.log"
+echo "serves" > "$log"
+case "$2" in
+hangs) exec sleep 100 ;;
+fails) exit 1 ;;
+product::panics) echo "thread 'worker' (7) panicked at src/a.rs:1:2:" >> "$log" ;;
+esac
+echo "test result: ok. 1 passed; 0 failed"
+"#;
+
+    #[test]
+    fn logs_of_processes_outlive_a_test_that_hangs_or_fails_or_has_seen_a_panic() {
+        let top = tempfile::tempdir().unwrap();
+        let binary = top.path().join("tests");
+        // Another process writes it: a file that is open to be written cannot be executed.
+        let write = r#"printf %s "$1" > "$0" && chmod 755 "$0""#;
+        let mut shell = Command::new("sh");
+        support::run(shell.args(["-c", write]).arg(&binary).arg(SCRIPT));
+        let limit = Duration::from_secs(2);
+        let logs = top.path().join("e2e-logs");
+        let tests = Tests { binary, at_length: false, logs: logs.clone(), limit };
+        let passed = tests.run("passes", 1);
+        assert!(passed.failure.is_none() && passed.kept.is_none(), "{:?}", passed.failure);
+        for (name, why) in [
+            ("hangs", "it was ended after 2 s"),
+            ("fails", "exit status: 1"),
+            (
+                "product::panics",
+                "world-serve.log has a panic: thread 'worker' (7) panicked at src/a.rs",
+            ),
+        ] {
+            let outcome = tests.run(name, 3);
+            let failure = outcome.failure.as_deref().unwrap();
+            assert!(failure.contains(why), "{name}: {failure}");
+            let kept = outcome.kept.clone().unwrap();
+            assert_eq!(kept, logs.join(format!("{}.3", name.replace("::", "."))));
+            assert!(outcome.logs().contains(kept.to_str().unwrap()));
+            let log = fs::read_to_string(kept.join("world-serve.log")).unwrap();
+            assert!(log.starts_with("serves"), "{log}");
+        }
+        let scratches = fs::read_dir(logs::scratches(&logs)).unwrap();
+        assert_eq!(scratches.count(), 0);
+    }
+
+    #[test]
+    fn a_hangup_is_ignored_where_nohup_says_so() {
+        assert!(ignores_hangup("Name:\tx\nSigIgn:\t0000000000001001\n"));
+        assert!(!ignores_hangup("Name:\tx\nSigIgn:\t0000000000001000\n"));
+        assert!(!ignores_hangup(""));
+    }
 }

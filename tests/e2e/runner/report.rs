@@ -2,12 +2,13 @@
 //! failures, and the sum.
 
 use crate::Args;
+use crate::logs::tail;
 use crate::one_test::{self, Outcome};
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// Pause between two lines about what runs, while no test ends.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Longest part of a log that is printed, from its end.
-const LOG_MAX: usize = 60_000;
 
 /// Tells how far the tests are.
 pub(crate) struct Report {
@@ -37,6 +36,7 @@ struct Progress {
     flaky: usize,
     times: BTreeMap<String, Duration>,
     record: Option<File>,
+    sum: Option<File>,
 }
 
 /// Locks, also where another thread has panicked meanwhile.
@@ -48,11 +48,11 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// End of a log.
-pub(crate) fn tail(path: &Path) -> String {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    let from = bytes.len().saturating_sub(LOG_MAX);
-    String::from_utf8_lossy(&bytes[from..]).into_owned()
+/// Prints a line. Where nobody reads any more, tests end as after a signal.
+pub(crate) fn print(line: std::fmt::Arguments) {
+    if writeln!(std::io::stdout(), "{line}").is_err() {
+        one_test::interrupt();
+    }
 }
 
 impl Report {
@@ -66,21 +66,24 @@ impl Report {
         let all = || alone.iter().chain(together);
         let usual: BTreeMap<String, u64> =
             all().map(|name| (name.clone(), plan.usual_seconds(name))).collect();
-        let sum = |names: &[String]| names.iter().map(|name| usual[name]).sum::<u64>();
+        let usually = |names: &[String]| names.iter().map(|name| usual[name]).sum::<u64>();
         let jobs = args.jobs.max(1) as u64;
         let longest = together.iter().map(|name| usual[name]).max().unwrap_or(0);
-        let expected = (sum(together) / jobs).max(longest) + sum(alone);
+        let expected = (usually(together) / jobs).max(longest) + usually(alone);
         let total = (alone.len() + together.len()) * args.repeat as usize;
-        println!(
+        say!(
             "e2e: {total} tests, {jobs} at once, {} of them alone; usually {} s",
             alone.len() * args.repeat as usize,
             expected * u64::from(args.repeat)
         );
         // Cargo runs this in the folder of the package.
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let open = |path| OpenOptions::new().create(true).append(true).open(root.join(path));
-        let record = args.record.as_ref().map(open).transpose();
-        let record = record.map_err(|error| format!("the record: {error}"))?;
+        let open = |path: &PathBuf| {
+            let opened = OpenOptions::new().create(true).append(true).open(root.join(path));
+            opened.map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let record = args.record.as_ref().map(open).transpose()?;
+        let sum = args.sum.as_ref().map(open).transpose()?;
         let now = Instant::now();
         let state = Progress {
             begun: now,
@@ -95,6 +98,7 @@ impl Report {
             flaky: 0,
             times: BTreeMap::new(),
             record,
+            sum,
         };
         let state = Arc::new(Mutex::new(state));
         let (stop, stopped) = channel();
@@ -132,15 +136,15 @@ impl Report {
         let mut state = locked(&self.state);
         state.running.remove(&(second.name.clone(), second.run));
         let result = if second.failure.is_some() { "FAILED AGAIN" } else { "FLAKY" };
-        println!("{result} {} ({})", second.name, seconds(second.took));
+        say!("{result} {} ({})", second.name, seconds(second.took));
         if second.failure.is_some() {
             state.failures.push(second);
             return;
         }
         state.failed -= 1;
         state.flaky += 1;
-        println!("--- first run, {}:\n{}", first.log.display(), tail(&first.log));
-        println!("--- second run, {}:\n{}", second.log.display(), tail(&second.log));
+        say!("--- first run, {}:\n{}", first.logs(), tail(&first.log));
+        say!("--- second run, {}:\n{}", second.logs(), tail(&second.log));
     }
 
     /// Says the sum; false if a test failed.
@@ -149,26 +153,27 @@ impl Report {
             drop(stop);
             let _ = ticker.join();
         }
-        let state = locked(&self.state);
+        let mut state = locked(&self.state);
         let mut slowest: Vec<_> = state.times.iter().collect();
         slowest.sort_by_key(|(_, took)| std::cmp::Reverse(**took));
-        println!("e2e: the slowest were");
+        say!("e2e: the slowest were");
         for (name, took) in slowest.into_iter().take(10) {
-            println!("  {:>7} {name}", seconds(*took));
+            say!("  {:>7} {name}", seconds(*took));
         }
         for failed in &state.failures {
             let why = failed.failure.as_deref().unwrap_or_default();
-            println!("--- {} FAILED: {why}; {}", failed.name, failed.log.display());
+            say!("--- {} FAILED: {why}; {}", failed.name, failed.logs());
         }
-        println!(
-            "e2e: {} passed, {} failed, {} flaky, in {}",
-            state.ended - state.failed,
-            state.failed,
-            state.flaky,
-            seconds(state.begun.elapsed())
-        );
+        let (passed, failed, flaky) = (state.ended - state.failed, state.failed, state.flaky);
+        let took = seconds(state.begun.elapsed());
+        say!("e2e: {passed} passed, {failed} failed, {flaky} flaky, in {took}");
+        if let Some(sum) = &mut state.sum
+            && let Err(error) = writeln!(sum, "{passed} {failed} {flaky}")
+        {
+            say!("the sum cannot be written: {error}");
+        }
         if one_test::interrupted() {
-            println!("e2e: interrupted, {} tests were not run", state.total - state.ended);
+            say!("e2e: interrupted, {} tests were not run", state.total - state.ended);
         }
         state.failed == 0 && !one_test::interrupted()
     }
@@ -187,7 +192,7 @@ impl Progress {
         } else {
             String::new()
         };
-        println!(
+        say!(
             "[{:>3}/{}] {result:6} {} ({}{usually})",
             self.ended,
             self.total,
@@ -197,11 +202,11 @@ impl Progress {
         if let Some(record) = &mut self.record {
             let line = format!("{} {result} {:.1}\n", outcome.name, outcome.took.as_secs_f64());
             if let Err(error) = record.write_all(line.as_bytes()) {
-                println!("the record cannot be written: {error}");
+                say!("the record cannot be written: {error}");
             }
         }
         if let Some(why) = &outcome.failure {
-            println!("--- {}: {why}\n{}---", outcome.name, tail(&outcome.log));
+            say!("--- {}: {why}; {}\n{}---", outcome.name, outcome.logs(), tail(&outcome.log));
             self.failed += 1;
             self.failures.push(outcome);
         }
@@ -216,7 +221,7 @@ impl Progress {
             let usual = self.usual.get(name).copied().unwrap_or(0);
             format!("{name} ({} s, usually {usual})", since.elapsed().as_secs())
         });
-        println!("          running: {}", runs.collect::<Vec<_>>().join(", "));
+        say!("          running: {}", runs.collect::<Vec<_>>().join(", "));
         self.said = Instant::now();
     }
 }

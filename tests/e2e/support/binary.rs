@@ -9,13 +9,24 @@ use std::time::SystemTime;
 /// The path of `glint`; `glint-bench` lies beside it.
 pub fn glint() -> &'static str {
     static GLINT: OnceLock<String> = OnceLock::new();
-    GLINT.get_or_init(|| match std::env::var("GLINT_BINARY") {
-        Ok(path) => path,
-        Err(_) => {
+    GLINT.get_or_init(|| {
+        named().unwrap().unwrap_or_else(|| {
             built("glint-bench");
             built("glint")
-        }
+        })
     })
+}
+
+/// The path of `glint` that `GLINT_BINARY` says, if it says one; an error if there is no file.
+pub fn named() -> Result<Option<String>, String> {
+    let Some(path) = std::env::var_os("GLINT_BINARY") else { return Ok(None) };
+    let refused = |why: &str| Err(format!("GLINT_BINARY={}: {why}", Path::new(&path).display()));
+    match (path.to_str(), fs::metadata(&path)) {
+        (_, Err(error)) => refused(&error.to_string()),
+        (_, Ok(found)) if !found.is_file() => refused("is not a file"),
+        (None, _) => refused("is not UTF-8"),
+        (Some(path), _) => Ok(Some(path.to_owned())),
+    }
 }
 
 /// A directory of the build: `target/PROFILE/deps` has the tests, `target/PROFILE` the binaries.

@@ -313,6 +313,16 @@ impl World {
         self.dir.path().join(name)
     }
 
+    /// Path of the log of a process that starts. That of its earlier life stays, as `NAME.N.log`.
+    pub fn new_log(&self, name: &str) -> PathBuf {
+        let log = self.path(name);
+        if log.exists() {
+            let earlier = (1..).map(|n| log.with_extension(format!("{n}.log")));
+            fs::rename(&log, earlier.into_iter().find(|path| !path.exists()).unwrap()).unwrap();
+        }
+        log
+    }
+
     /// A short path, on another disk perhaps.
     pub fn short(&self, name: &str) -> PathBuf {
         self.mounts.path().join(name)
@@ -331,8 +341,7 @@ impl World {
         let (data, mount) = (self.data(), self.mount_point());
         let mut arguments = vec!["up", "--data", text(&data), "--mount", text(&mount)];
         arguments.extend(more);
-        let log = self.path("up.log");
-        let _ = fs::remove_file(&log);
+        let log = self.new_log("up.log");
         let process = Process::start(&arguments, log, Some(&mount));
         process.wait_for_event(event::MOUNTED);
         process
@@ -349,8 +358,7 @@ impl World {
         let mut arguments = vec!["serve", "--data", text(&data), "--listen", address];
         arguments.extend(secured(more));
         arguments.extend(more);
-        let log = self.path("serve.log");
-        let _ = fs::remove_file(&log);
+        let log = self.new_log("serve.log");
         let process = Process::start(&arguments, log, None);
         process.wait_for_event(event::SERVING);
         process
@@ -362,8 +370,7 @@ impl World {
         let mut arguments = vec!["oss", "--data", text(&data), "--listen", &listen, "--mds", &mds];
         arguments.extend(secured(more));
         arguments.extend(more);
-        let log = self.path(&format!("oss{n}.log"));
-        let _ = fs::remove_file(&log);
+        let log = self.new_log(&format!("oss{n}.log"));
         let process = Process::start(&arguments, log, None);
         process.wait_for_event(event::SERVING);
         process
@@ -433,6 +440,21 @@ impl World {
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(report.contains("\"findings\":0"), "{report}");
         assert!(!report.contains("\"untold\"") || report.contains("\"untold\":0"), "{report}");
+    }
+}
+
+impl Drop for World {
+    /// Leaves the logs to the runner of the tests, which looks at them when the test has ended.
+    fn drop(&mut self) {
+        let Some(scratch) = std::env::var_os("E2E_SCRATCH") else { return };
+        let name = self.dir.path().file_name().unwrap().to_string_lossy().into_owned();
+        let kept = Path::new(&scratch).join(format!("logs-of-{name}"));
+        let entries = fs::read_dir(self.dir.path()).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".log")) {
+            // What cannot be moved is lost; a test does not fail for that.
+            let _ = fs::create_dir_all(&kept);
+            let _ = fs::rename(entry.path(), kept.join(entry.file_name()));
+        }
     }
 }
 
