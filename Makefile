@@ -1,6 +1,15 @@
 # The two commands: `make up` serves and mounts a file system, `make test` runs all
 # checks and tests. `make help` lists the others.
 
+# What is tested is said on the command line, and set below if it is not: of a shell that has one of
+# these exported, a run would do less than it says.
+SAID := COPIES E2E_OPTIONS SEED SEEDS TESTS
+EXPORTED := $(strip $(foreach name,$(SAID),$(if $(findstring environment,$(origin $(name))),$(name))))
+ifneq ($(EXPORTED),)
+$(warning not used, because the environment says it (say it after `make`): $(EXPORTED))
+unexport $(EXPORTED)
+endif
+
 DATA ?= /var/lib/glint
 MOUNT ?= /mnt/glint
 PREFIX ?= /usr/local
@@ -21,12 +30,20 @@ ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
 FUZZ_SECONDS ?= 60
-SEEDS ?= 2000
+SEEDS := 2000
+SEED :=
+COPIES :=
 # Property tests try the same cases each time, but in `make long`.
 PROPTEST_SEED ?= 0
 # End-to-end tests: parts of their names, and options of the runner.
-TESTS ?=
-E2E_OPTIONS ?=
+TESTS :=
+E2E_OPTIONS :=
+# A target is made once, for one of them.
+ifneq ($(filter quick,$(MAKECMDGOALS)),)
+ifneq ($(filter e2e long sim test unit,$(MAKECMDGOALS)),)
+$(error quick is a part of the others, and not beside them: make $(MAKECMDGOALS))
+endif
+endif
 STEP := @scripts/step
 SIM_SECONDS = 50
 E2E_SECONDS = 180
@@ -54,7 +71,7 @@ test: begin tools check doc unit sim e2e ## All checks and tests but those of `m
 	@scripts/step --sum
 
 quick: SEEDS = 300
-quick: E2E_OPTIONS += --quick
+quick: override E2E_OPTIONS += --quick
 quick: E2E_SECONDS = 45
 quick: SIM_SECONDS = 10
 quick: begin tools check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
@@ -94,7 +111,8 @@ sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one agai
 e2e: binaries ## The real binary on real mounts; needs root; TESTS="network oss::the" for a part
 	$(STEP) e2e $(E2E_SECONDS) $(AS_ROOT) "GLINT_BINARY=$$(realpath "$(TARGET)/debug/glint")" \
 		cargo test --workspace --locked --test e2e \
-		--config 'target."cfg(unix)".runner = "$(TARGET)/debug/glint-e2e"' -- $(E2E_OPTIONS) $(TESTS)
+		--config 'target."cfg(unix)".runner = "$(TARGET)/debug/glint-e2e"' \
+		-- --sum target/e2e-sum $(E2E_OPTIONS) $(TESTS)
 
 fuzz: tools-long ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
 	$(STEP) fuzz 1500 scripts/fuzz $(FUZZ_SECONDS)
@@ -115,7 +133,7 @@ long-random: ## Of `make long`: 20 seeds of property tests and of random operati
 	@echo "long-random adds: 20 seeds of property tests, with 5 000 cases, and of random operations"
 	for seed in $$(seq 1 20); do \
 		PROPTEST_CASES=5000 $(MAKE) unit PROPTEST_SEED=$$seed || exit 1; \
-		SEED=$$seed ROUNDS=1000 $(MAKE) e2e TESTS=random_operations || exit 1; \
+		ROUNDS=1000 $(MAKE) e2e TESTS=random_operations SEED=$$seed || exit 1; \
 	done
 
 long-fuzz: tools-long ## Of `make long`: fuzzing, ten minutes a decoder
@@ -131,6 +149,10 @@ tools: ## Install what `make test` needs
 tools-long:
 	$(STEP) tools 400 scripts/tools long
 
+# Directories of end-to-end tests are root's if their runner was killed.
 clean: ## Remove what was built
+	for left in e2e-logs e2e-scratch; do \
+		rm -rf "$(TARGET)/debug/$$left" 2> /dev/null || $(SUDO) rm -rf "$(TARGET)/debug/$$left" || exit 1; \
+	done
 	cargo clean
 	rm -rf fuzz/target
