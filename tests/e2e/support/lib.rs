@@ -391,7 +391,7 @@ impl World {
         fs::create_dir_all(&directory).unwrap();
         let mut arguments = vec!["mount", "-f", address, text(&directory)];
         arguments.extend(more);
-        let log = self.path(&format!("{name}.log"));
+        let log = self.new_log(&format!("{name}.log"));
         let process = Process::start(&arguments, log, Some(&directory));
         process.wait_for_event(event::MOUNTED);
         (process, directory)
@@ -399,7 +399,7 @@ impl World {
 
     /// A mount with two entries for each queue, or two tasks.
     pub fn narrow_mount(&self, port: u16, name: &str, transport: &str) -> (Process, PathBuf) {
-        let (log, directory) = (self.path(&format!("{name}.log")), self.short(name));
+        let (log, directory) = (self.new_log(&format!("{name}.log")), self.short(name));
         fs::create_dir_all(&directory).unwrap();
         let (address, options) = (address(port), format!("{transport},nowbmeta"));
         let arguments = ["mount", "-f", &address, text(&directory), "-o", &options];

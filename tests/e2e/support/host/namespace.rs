@@ -51,7 +51,7 @@ impl Host {
         fs::create_dir(&directory).unwrap();
         let mut mount = self.command(binary::glint());
         mount.args(["mount", "-f", address, text(&directory)]);
-        let process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
+        let process = Process::start_as(&mut mount, world.new_log("a.log"), Some(&directory));
         process.wait_for_event(event::MOUNTED);
         (process, directory)
     }
