@@ -176,4 +176,22 @@ mod tests {
         drop(locked);
         drop(lock(&logs).unwrap());
     }
+
+    #[test]
+    fn what_root_made_is_the_owners_of_the_build_in_the_end() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let top = tempfile::tempdir().unwrap();
+        lchown(top.path(), Some(65_534), Some(65_534)).unwrap();
+        let logs = top.path().join("e2e-logs");
+        let scratch = scratches(&logs).join("a/b");
+        fs::create_dir_all(&scratch).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", scratch.join("passwd")).unwrap();
+        drop(lock(&logs).unwrap());
+        for made in [logs.clone(), logs.join("lock"), scratch.clone(), scratch.join("passwd")] {
+            assert_eq!(fs::symlink_metadata(&made).unwrap().uid(), 65_534, "{}", made.display());
+        }
+        assert_eq!(fs::metadata("/etc/passwd").unwrap().uid(), 0);
+    }
 }
