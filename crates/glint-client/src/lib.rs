@@ -21,6 +21,7 @@ mod meta_log;
 mod parameters;
 mod vfs;
 
+pub use calls::scan::{ScannedEntry, ScannedPage};
 pub use client::Client;
 pub use kernel::Kernel;
 pub use locks::threads::RunningClient;

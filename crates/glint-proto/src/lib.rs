@@ -32,10 +32,10 @@ pub use errno::{Errno, FsResult};
 pub use extents::Extents;
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
 pub use layout::{Avoided, Layout, Placement, chain};
+pub use lock::{PosixLock, PosixLockHow, PosixLockMode};
 pub use message::{
     Answer, Arrival, Bulk, Committed, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr,
-    OpenFlags, OstReply, OstRequest, PosixLock, PosixLockHow, PosixLockMode, RenameFlags,
-    SpaceInfo, XattrFlags,
+    OpenFlags, OstReply, OstRequest, RenameFlags, SpaceInfo, XattrFlags,
 };
 pub use metadata_service::{MetadataService, NoNamespace};
 pub use op::Op;

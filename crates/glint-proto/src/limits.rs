@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 11;
+pub const PROTOCOL_VERSION: u16 = 12;
 /// Version of a data directory. Version 2 has a journal in front of the tables,
 /// version 3 more servers than one, version 4 records of the journal that say what was durable.
 pub const FORMAT_VERSION: u32 = 5;
@@ -70,6 +70,10 @@ pub const NEGATIVE_DENTRIES_PER_DIRECTORY_MAX: usize = 1 << 12;
 pub const NEGATIVE_DENTRIES_MAX: usize = 1 << 17;
 /// Most entries in one page of a directory.
 pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
+/// Most directories that one request of a scan names.
+pub const SCAN_DIRECTORIES_MAX: usize = 256;
+/// Most bytes of entries in the answer to it: some milliseconds of a server's core.
+pub const SCAN_BYTES_MAX: usize = 256 << 10;
 
 /// Longest name of a host that a client says (that of Linux is shorter).
 pub const HOST_NAME_BYTES_MAX: usize = 255;
@@ -321,6 +325,7 @@ const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(RESEND_MS_MAX <= DISK_FAILS_MS_MAX && 2 * DISK_FAILS_MS_MAX < LEASE_MS_MIN);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
+const _: () = assert!(SCAN_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(NEGATIVE_DENTRIES_PER_DIRECTORY_MAX <= NEGATIVE_DENTRIES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);

@@ -301,7 +301,7 @@ impl<D: Dice> Hostile<D> {
 
     fn metadata(&self) -> Option<MdsRequest<'static>> {
         let ino = self.ino()?;
-        Some(match self.roll(26)? {
+        Some(match self.roll(27)? {
             0 => MdsRequest::Lookup { parent: ino, name: self.name()? },
             1 => MdsRequest::Getattr { ino },
             2 => MdsRequest::Setattr { ino, set: self.set()? },
@@ -366,6 +366,10 @@ impl<D: Dice> Hostile<D> {
             22 => MdsRequest::WritesBack { epoch: 1 },
             23 => MdsRequest::ReclaimDelegation { ino },
             25 => MdsRequest::Prefetch { inos: vec![ino; self.roll(100)? as usize] },
+            26 => MdsRequest::Scan {
+                directories: vec![(ino, self.number()?); self.roll(300)? as usize],
+                bytes_max: self.number()? as u32,
+            },
             24 => MdsRequest::Batch { epoch: 1, changes: b"\x01\x02\x03" },
             _ => MdsRequest::Readdir { ino, cookie: self.number()?, bytes_max: 4096, plus: true },
         })

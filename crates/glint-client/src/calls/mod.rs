@@ -18,6 +18,7 @@ mod names;
 mod open;
 pub(crate) mod open_files;
 mod privileges;
+pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod virtual_xattr;
 

@@ -60,6 +60,8 @@ impl<T: Transport> Client<T> {
             // Only of files that this client does not change.
             MdsRequest::Prefetch { .. } => {}
             MdsRequest::PosixLock(lock) => self.flush_changes(lock.ino).await,
+            // It shows inodes in them, too.
+            MdsRequest::Scan { .. } => self.flush_log().await,
         }
     }
 

@@ -71,7 +71,14 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         request: &MdsRequest<'_>,
     ) -> Result<(), Stop> {
-        let Some(ino) = named_by_number(request) else { return Ok(()) };
+        match named_by_number(request) {
+            Some(ino) => self.look_at_number(context, ino).await,
+            None => Ok(()),
+        }
+    }
+
+    /// See [`Mds::look_by_number`].
+    pub(crate) async fn look_at_number(&self, context: &Context<'_>, ino: Ino) -> Result<(), Stop> {
         if !self.client_locks.is_used() || self.client_locks.has_seen(context.client, ino) {
             return Ok(());
         }

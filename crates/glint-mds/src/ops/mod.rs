@@ -8,5 +8,6 @@ mod move_layout;
 mod open;
 mod readdir;
 mod rename;
+mod scan;
 mod unlink;
 mod xattr;

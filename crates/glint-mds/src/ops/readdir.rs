@@ -7,8 +7,7 @@
 use crate::error::{OpResult, errno};
 use crate::service::{Context, Mds};
 use crate::store::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
-use crate::store::record::InodeRecord;
-use glint_kv::{Keyspace, Kv};
+use glint_kv::{Keyspace, Kv, Pair};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::posix::READ;
@@ -18,6 +17,33 @@ use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 const ENTRY_BYTES: usize = 24;
 /// Bytes that an entry takes on the wire beside its name, with attributes.
 const ENTRY_PLUS_BYTES: usize = 128;
+
+/// Room for entries in a page.
+pub(super) struct Room {
+    /// Bytes that are left.
+    bytes: usize,
+    /// Bytes of an entry beside its name.
+    each: usize,
+    /// Entries that a page has at most.
+    entries: usize,
+}
+
+impl Room {
+    pub(super) fn new(bytes: usize, plus: bool) -> Room {
+        let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
+        Room { bytes, each, entries: bytes / (each + 8) }
+    }
+
+    /// Entries that a page has at most.
+    pub(super) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes that a page takes.
+    pub(super) fn used(&self, page: &DirPage) -> usize {
+        page.entries.iter().map(|entry| self.each + entry.name.len()).sum()
+    }
+}
 
 impl<K: Kv> Mds<K> {
     pub(crate) async fn readdir(
@@ -57,28 +83,58 @@ impl<K: Kv> Mds<K> {
                 });
             }
         }
-        let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
-        let budget = (bytes_max as usize).clamp(4096, DIR_PAGE_BYTES_MAX);
-        let limit = (budget / (each + 8)).min(DIR_PAGE_ENTRIES_MAX);
+        let mut room = Room::new((bytes_max as usize).clamp(4096, DIR_PAGE_BYTES_MAX), plus);
+        room.entries = room.entries.min(DIR_PAGE_ENTRIES_MAX);
         if plus && cookie == 0 {
             // Who learns all names knows which there are not.
             self.grant(context, ino, Bits::NEGATIVE);
         }
+        let found = self.entries_after(ino, cookie, room.entries + 1).await?;
+        self.add_entries(ino, &found, &room, &mut page)?;
+        if plus {
+            self.add_attributes(context, &mut page).await?;
+            if self.is_locking(context) {
+                // The names were read before they were granted.
+                if self.entries_after(ino, cookie, room.entries + 1).await? != found {
+                    self.withhold_bits(context);
+                }
+            }
+        }
+        Ok(MdsReply::Dir(page))
+    }
+
+    /// Pairs of the engine for the entries of a directory after a cookie.
+    pub(super) async fn entries_after(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        limit: usize,
+    ) -> FsResult<Vec<Pair>> {
         let from = keys::entry_from(ino, cookie.saturating_add(1));
-        let to = keys::after(ino);
-        let found = self.kv.scan(Keyspace::Entry, &from, &to, limit + 1).await.map_err(errno)?;
-        page.end = found.len() <= limit;
+        self.kv.scan(Keyspace::Entry, &from, &keys::after(ino), limit).await.map_err(errno)
+    }
+
+    /// Adds the entries that there is room for to a page. `found` are more than that, or all.
+    pub(super) fn add_entries(
+        &self,
+        directory: Ino,
+        found: &[Pair],
+        room: &Room,
+        page: &mut DirPage,
+    ) -> FsResult<()> {
+        page.end = found.len() <= room.entries;
         let mut bytes = 0;
-        for (key, value) in &found {
+        for (key, value) in found {
             let parsed = keys::parse_entry(key).zip(keys::parse_entry_value(value));
             let Some(((_, at, name), (target, kind))) = parsed else {
-                tracing::error!(directory = %ino, "damaged entry; run `glint fsck`");
-                return Err(Errno::EIO.into());
+                tracing::error!(%directory, "damaged entry; run `glint fsck`");
+                return Err(Errno::EIO);
             };
-            bytes += each + name.len();
+            bytes += room.each + name.len();
             // Names that share a cookie stay on one page: the next begins after it.
             let same_cookie = page.entries.last().is_some_and(|last| last.cookie == at);
-            if (bytes > budget || page.entries.len() >= limit) && !same_cookie {
+            let is_full = bytes > room.bytes || page.entries.len() >= room.entries;
+            if is_full && !same_cookie {
                 page.end = false;
                 break;
             }
@@ -90,36 +146,27 @@ impl<K: Kv> Mds<K> {
                 attr: None,
             });
         }
-        if plus {
-            self.add_attributes(context, &mut page).await?;
-            if self.is_locking(context) {
-                // The names were read before they were granted.
-                let again = self.kv.scan(Keyspace::Entry, &from, &to, limit + 1).await;
-                if again.map_err(errno)? != found {
-                    self.withhold_bits(context);
-                }
-            }
-        }
-        Ok(MdsReply::Dir(page))
+        Ok(())
     }
 
-    async fn add_attributes(&self, context: &Context<'_>, page: &mut DirPage) -> FsResult<()> {
+    pub(super) async fn add_attributes(
+        &self,
+        context: &Context<'_>,
+        page: &mut DirPage,
+    ) -> FsResult<()> {
         if self.is_locking(context) {
             for entry in page.entries.iter().filter(|entry| entry.cookie > COOKIE_DOT_DOT) {
                 self.grant(context, entry.ino, Bits::ENTRY);
                 self.grant_attributes(context, entry.ino);
             }
         }
-        let keys: Vec<[u8; 8]> = page.entries.iter().map(|entry| entry.ino.key()).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(<[u8; 8]>::as_slice).collect();
-        let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
-        for (entry, record) in page.entries.iter_mut().zip(records) {
+        let inos: Vec<Ino> = page.entries.iter().map(|entry| entry.ino).collect();
+        let attributes = self.attributes_of(&inos).await?;
+        for (entry, attr) in page.entries.iter_mut().zip(attributes) {
             // A delegation is recalled only for who looks at that directory.
             let special = entry.cookie <= COOKIE_DOT_DOT
                 || !self.client_locks.is_visible(context.client, entry.ino);
-            let stored = || InodeRecord::decode(entry.ino, record?.as_ref()).ok();
-            let known = if special { None } else { stored() };
-            entry.attr = known.map(|record| record.attr);
+            entry.attr = attr.filter(|_| !special);
         }
         Ok(())
     }

@@ -8,7 +8,12 @@ use crate::service::Mds;
 use crate::store::keys;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{Errno, FileType, FsResult, Ino};
+use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
+
+/// Inodes whose numbers are at most so far apart are read as one range of the engine.
+const NEIGHBOURS_APART_MAX: u64 = 8;
+/// Neighbours that are worth a range: fewer are read one by one.
+const NEIGHBOURS_MIN: usize = 4;
 
 impl<K: Kv> Mds<K> {
     /// The record of an inode that a caller named by number: ESTALE if it is gone.
@@ -31,6 +36,42 @@ impl<K: Kv> Mds<K> {
             self.directories.keep(&record, missed);
         }
         Ok(Some(record))
+    }
+
+    /// Attributes of inodes, in their order; `None` for one that is gone or damaged. The inodes of a
+    /// directory are mostly neighbours, and a range costs a third of as many reads.
+    pub(crate) async fn attributes_of(&self, inos: &[Ino]) -> FsResult<Vec<Option<Attr>>> {
+        let decoded = |ino: Ino, bytes: &[u8]| Some(InodeRecord::decode(ino, bytes).ok()?.attr);
+        let mut attributes: Vec<Option<Attr>> = vec![None; inos.len()];
+        let mut sorted: Vec<(Ino, usize)> = inos.iter().copied().zip(0..).collect();
+        sorted.sort_unstable();
+        let mut single = Vec::new();
+        for group in sorted.chunk_by(|a, b| b.0.0 - a.0.0 <= NEIGHBOURS_APART_MAX) {
+            let (first, last) = match group {
+                [first, .., last] if group.len() >= NEIGHBOURS_MIN => (first.0, last.0),
+                few => {
+                    single.extend_from_slice(few);
+                    continue;
+                }
+            };
+            let (from, to) = (first.key(), keys::after(last));
+            let found = self.kv.scan(Keyspace::Inode, &from, &to, usize::MAX).await;
+            let mut wanted = group.iter().peekable();
+            for (key, value) in found.map_err(errno)? {
+                let Some(ino) = Ino::from_key(&key) else { continue };
+                while wanted.next_if(|(other, _)| *other < ino).is_some() {}
+                while let Some((ino, at)) = wanted.next_if(|(other, _)| *other == ino) {
+                    attributes[*at] = decoded(*ino, &value);
+                }
+            }
+        }
+        let keys: Vec<[u8; 8]> = single.iter().map(|(ino, _)| ino.key()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(<[u8; 8]>::as_slice).collect();
+        let found = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
+        for ((ino, at), bytes) in single.into_iter().zip(found) {
+            attributes[at] = bytes.and_then(|bytes| decoded(ino, bytes.as_ref()));
+        }
+        Ok(attributes)
     }
 
     /// The record of a directory: ENOENT if it is gone or was removed while in

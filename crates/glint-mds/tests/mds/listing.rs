@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::support::{ROOT, Tree};
-use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX};
-use glint_proto::{DirPage, FileType, Ino, MdsReply, MdsRequest};
+use crate::support::{ANN, ROOT, Tree};
+use glint_proto::limits::{
+    DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX, SCAN_DIRECTORIES_MAX,
+};
+use glint_proto::{Cred, DirPage, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,5 +80,73 @@ proptest! {
         for name in stay.iter().map(String::as_str).chain([".", ".."]) {
             prop_assert!(listed.contains_key(name.as_bytes()), "{name} is missing");
         }
+    }
+}
+
+fn scan(
+    tree: &Tree,
+    cred: &Cred,
+    directories: &[(Ino, u64)],
+    bytes_max: u32,
+) -> FsResult<Vec<FsResult<DirPage>>> {
+    let request = MdsRequest::Scan { directories: directories.to_vec(), bytes_max };
+    match tree.ask(cred, &request)? {
+        MdsReply::Scanned(pages) => Ok(pages),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_scan_lists_many_directories() {
+    let tree = Tree::new();
+    let mut expected = BTreeMap::new();
+    let mut left = Vec::new();
+    for directory in 0..9 {
+        let path = format!("d{directory}");
+        let made = tree.make(&ROOT, &path, FileType::Directory, 0o755).unwrap().ino;
+        left.push((made, 0));
+        for file in 0..directory * 20 {
+            // Inodes of directories lie between each other.
+            let path = format!("d{}/f{file}", (directory + file) % (directory + 1));
+            if let Ok(attr) = tree.make(&ROOT, &path, FileType::Regular, 0o600) {
+                expected.insert(attr.ino, attr);
+            }
+        }
+    }
+    let mut turns = 0;
+    while !left.is_empty() {
+        turns += 1;
+        let pages = scan(&tree, &ROOT, &left, 1 << 13).unwrap();
+        assert!((1..=left.len()).contains(&pages.len()));
+        let rest = left.split_off(pages.len());
+        for (page, (directory, cookie)) in pages.into_iter().zip(std::mem::replace(&mut left, rest))
+        {
+            let page = page.unwrap();
+            let last = page.entries.last().map_or(cookie, |last| last.cookie);
+            for entry in page.entries {
+                assert_eq!(expected.remove(&entry.ino), entry.attr, "{:?}", entry.name);
+            }
+            if !page.end {
+                left.push((directory, last));
+            }
+        }
+    }
+    assert!(expected.is_empty() && turns > 9, "{turns} {expected:?}");
+}
+
+#[test]
+fn a_scan_is_refused_for_each_directory_by_itself() {
+    let tree = Tree::new();
+    let make = |path, mode| tree.make(&ROOT, path, FileType::Directory, mode).unwrap().ino;
+    let (closed, open, gone) = (make("closed", 0o700), make("open", 0o755), make("gone", 0o755));
+    let file = tree.make(&ROOT, "open/file", FileType::Regular, 0o600).unwrap().ino;
+    tree.ask(&ROOT, &MdsRequest::Rmdir { parent: Ino::ROOT, name: b"gone" }).unwrap();
+    let directories = [(closed, 0), (open, 0), (gone, 0), (file, 0)];
+    let pages = scan(&tree, &ANN, &directories, 1 << 16).unwrap();
+    let said = pages.into_iter().map(|page| page.map(|page| page.entries.len()));
+    let expected = [Err(Errno::EACCES), Ok(1), Err(Errno::ENOENT), Err(Errno::ENOTDIR)];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+    for count in [0, SCAN_DIRECTORIES_MAX + 1] {
+        assert_eq!(scan(&tree, &ANN, &vec![(open, 0); count], 1 << 16), Err(Errno::EINVAL));
     }
 }

@@ -227,3 +227,44 @@ pub enum Return {
         seen: Option<(u64, Timestamp)>,
     },
 }
+/// A lock that a program takes, gives up, or asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PosixLock {
+    /// On which inode.
+    pub ino: Ino,
+    /// As the client's kernel names it.
+    pub owner: u64,
+    /// Process.
+    pub pid: u32,
+    /// Of the file.
+    pub range: Range,
+    /// To read, to write, or none.
+    pub mode: PosixLockMode,
+    /// flock(2), not fcntl(2).
+    pub flock: bool,
+    /// Wait for it (F_SETLKW), take it or not (F_SETLK), or only ask (F_GETLK).
+    pub how: PosixLockHow,
+    /// Names a request that waits, among those of its client.
+    pub ticket: u64,
+}
+
+/// F_RDLCK, F_WRLCK, F_UNLCK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum PosixLockMode {
+    Read,
+    Write,
+    Unlock,
+}
+
+/// F_SETLKW, F_SETLK, F_GETLK; what was held before the server started again; and that nobody
+/// waits any more for the request with this ticket, which is answered EINTR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum PosixLockHow {
+    Wait,
+    Try,
+    Test,
+    Reclaim,
+    Cancel,
+}

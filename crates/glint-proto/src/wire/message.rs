@@ -11,7 +11,7 @@ use crate::chain::ChainTargets;
 use crate::limits::*;
 #[cfg(doc)]
 use crate::lock::Bits;
-use crate::lock::{DataLock, Range};
+use crate::lock::{DataLock, PosixLock, PosixLockHow, PosixLockMode, Range};
 use crate::op::Op;
 use crate::{Attr, Capability, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -203,6 +203,9 @@ pub enum MdsRequest<'a> {
     /// The client is going to read these files: it gets, with the answer, the locks on their data
     /// that are in nobody's way.
     Prefetch { inos: Vec<Ino> },
+    /// Entries of directories with attributes and without `.` and `..`, of each after a cookie, for a
+    /// client that looks at everything once: no locks come with them.
+    Scan { directories: Vec<(Ino, u64)>, bytes_max: u32 },
 }
 
 impl MdsRequest<'_> {
@@ -240,6 +243,7 @@ impl MdsRequest<'_> {
             MdsRequest::PlanLayout { .. }
             | MdsRequest::SwitchLayout { .. }
             | MdsRequest::DropLayout { .. } => Op::MoveLayout,
+            MdsRequest::Scan { .. } => Op::Scan,
         }
     }
 
@@ -320,46 +324,8 @@ pub enum MdsReply {
     Inodes { first: u64, count: u32, osts: u16, avoided: Vec<u16>, chains: Vec<ChainTargets> },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
-}
-
-/// A lock that a program takes, gives up, or asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PosixLock {
-    /// On which inode.
-    pub ino: Ino,
-    /// As the client's kernel names it.
-    pub owner: u64,
-    /// Process.
-    pub pid: u32,
-    /// Of the file.
-    pub range: Range,
-    /// To read, to write, or none.
-    pub mode: PosixLockMode,
-    /// flock(2), not fcntl(2).
-    pub flock: bool,
-    /// Wait for it (F_SETLKW), take it or not (F_SETLK), or only ask (F_GETLK).
-    pub how: PosixLockHow,
-    /// Names a request that waits, among those of its client.
-    pub ticket: u64,
-}
-
-/// F_RDLCK, F_WRLCK, F_UNLCK.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PosixLockMode {
-    Read,
-    Write,
-    Unlock,
-}
-
-/// F_SETLKW, F_SETLK, F_GETLK; what was held before the server started again; and that nobody
-/// waits any more for the request with this ticket, which is answered EINTR.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PosixLockHow {
-    Wait,
-    Try,
-    Test,
-    Reclaim,
-    Cancel,
+    /// `scan`: pages of the first directories that were named, at least of one.
+    Scanned(Vec<FsResult<DirPage>>),
 }
 
 /// A request to an OST.

@@ -79,6 +79,7 @@ operations! {
     Batch = "batch",
     Other = "other",
     MoveLayout = "move_layout",
+    Scan = "scan",
 }
 
 impl Op {

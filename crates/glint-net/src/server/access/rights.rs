@@ -182,6 +182,10 @@ impl Rights {
             MdsReply::Dir(page) => {
                 page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).for_each(tell);
             }
+            MdsReply::Scanned(pages) => {
+                let entries = pages.iter_mut().flatten().flat_map(|page| &mut page.entries);
+                entries.filter_map(|entry| entry.attr.as_mut()).for_each(tell);
+            }
             _ => {}
         }
     }

@@ -39,7 +39,18 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         Statfs | Sync | GrantInodes { .. } | WritesBack { .. } | Batch { .. } | Prefetch { .. } => {
             [None, None]
         }
+        // Named by `scanned`.
+        Scan { .. } => [None, None],
     }
+}
+
+/// Directories that a request scans.
+fn scanned<'a>(request: &'a MdsRequest<'_>) -> impl Iterator<Item = Ino> + 'a {
+    let directories = match request {
+        MdsRequest::Scan { directories, .. } => directories.as_slice(),
+        _ => &[],
+    };
+    directories.iter().map(|(ino, _)| *ino)
 }
 
 /// EACCES for a request that names something outside of `top`.
@@ -52,7 +63,7 @@ pub(crate) async fn admit(
     if matches!(request, MdsRequest::Lookup { parent, name: b".." } if *parent == top) {
         return Err(Errno::EACCES);
     }
-    for ino in named(request).into_iter().flatten() {
+    for ino in named(request).into_iter().flatten().chain(scanned(request)) {
         if !metadata.is_within(top, ino).await? {
             return Err(Errno::EACCES);
         }

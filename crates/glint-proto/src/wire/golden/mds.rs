@@ -63,6 +63,7 @@ fn requests_to_the_mds() {
         MdsRequest::SwitchLayout { ino, from: LAYOUT, to: MOVED },
         MdsRequest::DropLayout { ino, layout: MOVED },
         MdsRequest::Prefetch { inos: vec![ino, parent] },
+        MdsRequest::Scan { directories: vec![(ino, 3)], bytes_max: 4 },
     ];
     must_be(
         &requests,
@@ -99,7 +100,8 @@ fn requests_to_the_mds() {
          PlanLayout 1d0114020304010104
          SwitchLayout 1e011402030401140203048105
          DropLayout 1f01140203048105
-         Prefetch 20020102",
+         Prefetch 20020102
+         Scan 2101010304",
     );
 }
 
@@ -126,6 +128,7 @@ fn answers_of_the_mds() {
         MdsReply::Blocked(Some(LOCK)),
         MdsReply::Inodes { first: 1, count: 2, osts: 3, avoided: vec![4], chains: vec![chains] },
         MdsReply::Batched { done: 1, failed: vec![(2, Errno::EIO)] },
+        MdsReply::Scanned(vec![Ok(DirPage::default()), Err(Errno::EIO)]),
     ];
     must_be(
         &replies,
@@ -141,6 +144,7 @@ fn answers_of_the_mds() {
          Locked 0801050601
          Blocked 0901010203050601010104
          Inodes 0a01020301040102050106
-         Batched 0b0101020a",
+         Batched 0b0101020a
+         Scanned 0c02000000010a",
     );
 }

@@ -9,7 +9,9 @@ use crate::chain::{
 };
 use crate::deferred::Deferred;
 use crate::frame::Header;
-use crate::lock::{Bits, DataLock, Grant, Range, Recall, Return};
+use crate::lock::{
+    Bits, DataLock, Grant, PosixLock, PosixLockHow, PosixLockMode, Range, Recall, Return,
+};
 use crate::message::*;
 use crate::oss::{
     Destroy, Heartbeat, ObjectPage, Orders, OssInfo, OssReply, OssRequest, ReplacedOst,
@@ -480,6 +482,6 @@ fn operations_keep_their_numbers() {
          statfs sync set_layout reopen touch obj_read obj_write obj_truncate
          obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
          fallocate seek copy_range forget ping recovery lock return flock recall flush
-         obj_grant_space grant_inodes batch other move_layout";
+         obj_grant_space grant_inodes batch other move_layout scan";
     assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
 }

@@ -1,0 +1,105 @@
+//! Directories as a scan sees them: pages of many in one request, nothing of which is cached.
+
+use crate::client::Client;
+use crate::vfs::{Caller, Vfs};
+use futures_util::StreamExt;
+use glint_net::Transport;
+use glint_proto::limits::SCAN_BYTES_MAX;
+use glint_proto::{Attr, DirEntry, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest};
+
+/// Files of a page that are asked about at once: others are changing them.
+const LOOKUPS_AT_ONCE: usize = 32;
+
+/// An entry of a directory that is scanned.
+#[derive(Clone, Debug)]
+pub struct ScannedEntry {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Inode.
+    pub ino: Ino,
+    /// Type as the directory has it; `None` if it is one that nobody knows.
+    pub kind: Option<FileType>,
+    /// Attributes, or why they are not to be had.
+    pub attr: FsResult<Attr>,
+}
+
+/// A page of a directory that is scanned.
+#[derive(Clone, Default, Debug)]
+pub struct ScannedPage {
+    /// Entries, without `.` and `..`.
+    pub entries: Vec<ScannedEntry>,
+    /// Cookie to go on after; `None` if nothing follows.
+    pub next: Option<u64>,
+}
+
+impl<T: Transport> Client<T> {
+    /// Lists directories, each from a cookie on (0 to begin). Returns pages of the first of them, at
+    /// least of one; the others have to be asked for again. Whoever may read a directory is told the
+    /// attributes, too, even if it may not be searched.
+    pub async fn scan(
+        &self,
+        caller: &Caller,
+        directories: &[(Ino, u64)],
+    ) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        let reply = match self.ask_scan(caller, directories).await {
+            // One of them was moved to where this client sees nothing.
+            Err(Errno::EACCES) if directories.len() > 1 => {
+                self.ask_scan(caller, &directories[..1]).await
+            }
+            reply => reply,
+        };
+        let pages = match reply? {
+            MdsReply::Scanned(pages) if (1..=directories.len()).contains(&pages.len()) => pages,
+            _ => return Err(Errno::EPROTO),
+        };
+        let mut scanned = Vec::with_capacity(pages.len());
+        for (page, (directory, cookie)) in pages.into_iter().zip(directories) {
+            let page = match page {
+                Ok(page) => page,
+                Err(error) => {
+                    scanned.push(Err(error));
+                    continue;
+                }
+            };
+            let next = match (page.end, page.entries.last()) {
+                (true, _) => None,
+                (false, Some(last)) if last.cookie > *cookie => Some(last.cookie),
+                _ => return Err(Errno::EPROTO),
+            };
+            let entries = self.scanned_entries(caller, *directory, page.entries).await;
+            scanned.push(Ok(ScannedPage { entries, next }));
+        }
+        Ok(scanned)
+    }
+
+    async fn ask_scan(&self, caller: &Caller, directories: &[(Ino, u64)]) -> FsResult<MdsReply> {
+        let (directories, bytes_max) = (directories.to_vec(), SCAN_BYTES_MAX as u32);
+        self.ask(caller, &MdsRequest::Scan { directories, bytes_max }).await
+    }
+
+    /// Entries with attributes: those that did not come with the page are asked for.
+    async fn scanned_entries(
+        &self,
+        caller: &Caller,
+        directory: Ino,
+        entries: Vec<DirEntry>,
+    ) -> Vec<ScannedEntry> {
+        let is_whole = entries.iter().all(|entry| entry.attr.is_some());
+        let lookups = entries.into_iter().map(|entry| async move {
+            let DirEntry { name, ino, dirent_type, attr, .. } = entry;
+            let attr = match attr {
+                Some(attr) => Ok(attr),
+                None => self.lookup(caller, directory, &name).await.map(|found| found.attr),
+            };
+            ScannedEntry { name, ino, kind: FileType::from_dirent_type(dirent_type), attr }
+        });
+        if is_whole {
+            let mut whole = Vec::with_capacity(lookups.len());
+            for entry in lookups {
+                whole.push(entry.await);
+            }
+            return whole;
+        }
+        futures_util::stream::iter(lookups).buffered(LOOKUPS_AT_ONCE).collect().await
+    }
+}
