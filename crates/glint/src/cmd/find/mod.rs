@@ -12,9 +12,9 @@ mod walk;
 
 use crate::target::not_reached;
 use crate::{CommandResult, Usage};
-use glint_client::{Caller, Client, Handle, Vfs};
+use glint_client::{Caller, Client, ScannedPage, Vfs};
 use glint_net::{Cluster, Remote, RemoteOptions};
-use glint_proto::{Attr, Cred, DirEntry, Errno, FileType, FsResult, Ino, Timestamp};
+use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino, Timestamp};
 use place::{Place, names, without_number};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -22,10 +22,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use walk::{Named, Sink, Source, Walk};
-
-/// Bytes of a listing that are asked for at once.
-const PAGE_BYTES: u32 = 256 << 10;
+use walk::{Sink, Source, Walk};
 
 /// Find files, as find(1) does, by asking the servers instead of a mount.
 ///
@@ -68,12 +65,6 @@ type FindClient = Client<Cluster<Remote>>;
 struct Tree {
     client: FindClient,
     caller: Caller,
-}
-
-/// A directory that is being listed, up to a cookie.
-struct Listing {
-    handle: Handle,
-    cookie: u64,
 }
 
 impl Tree {
@@ -125,29 +116,8 @@ impl Tree {
 }
 
 impl Source for Tree {
-    type Listing = Listing;
-
-    async fn open(&self, directory: Ino) -> FsResult<Listing> {
-        Ok(Listing { handle: self.client.opendir(&self.caller, directory).await?, cookie: 0 })
-    }
-
-    async fn next(&self, listing: &mut Listing) -> FsResult<Option<Vec<Named>>> {
-        let Listing { handle, cookie } = *listing;
-        let page = self.client.readdir(&self.caller, handle, cookie, PAGE_BYTES, true).await?;
-        let Some(last) = page.entries.last() else { return Ok(None) };
-        listing.cookie = last.cookie;
-        let names =
-            page.entries.into_iter().filter(|entry| ![&b"."[..], b".."].contains(&&*entry.name));
-        let named = |entry: DirEntry| {
-            let kind = FileType::from_dirent_type(entry.dirent_type);
-            Named { name: entry.name, ino: entry.ino, kind, attr: entry.attr }
-        };
-        Ok(Some(names.map(named).collect()))
-    }
-
-    async fn close(&self, listing: Listing) {
-        // What was read is read, whatever becomes of the handle.
-        let _ = self.client.release(listing.handle).await;
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        self.client.scan(&self.caller, directories).await
     }
 
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr> {

@@ -1,5 +1,5 @@
-//! The walk over a tree: many directories are listed at once, each with the attributes of what is
-//! in it. A directory comes before what is in it, or after all of it.
+//! The walk over a tree: many directories are listed with one request, and some requests are under
+//! way at once. A directory comes before what is in it, or after all of it.
 //!
 //! Memory is bounded by the directories that were found and not listed yet, and by those that they
 //! are in: those found last are listed first, so that they are those along some paths, and not all
@@ -13,34 +13,24 @@ use super::expression::FindCall;
 use super::test::Applied;
 use directory::{Class, Directory};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use glint_client::{ScannedEntry, ScannedPage};
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Directories that are listed at once.
-const LISTED_AT_ONCE: usize = 32;
+/// Requests that are under way at once.
+const REQUESTS_AT_ONCE: usize = 4;
+/// Directories that a request lists.
+const DIRECTORIES_PER_REQUEST: usize = 64;
 /// Bytes that are kept until they are written.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// A name in a directory.
-pub(super) struct Named {
-    pub(super) name: Vec<u8>,
-    pub(super) ino: Ino,
-    pub(super) kind: Option<FileType>,
-    /// `None` if it has to be asked for: another client may be changing it, or it went away.
-    pub(super) attr: Option<Attr>,
-}
-
 /// Where the walk takes what it shows.
 pub(super) trait Source {
-    /// A directory that is being listed.
-    type Listing;
-    async fn open(&self, directory: Ino) -> FsResult<Self::Listing>;
-    /// The next names, without `.` and `..`; none if there are no more. Whoever may read a directory
-    /// is told the attributes, too: the walk finds out whether they may be shown.
-    async fn next(&self, listing: &mut Self::Listing) -> FsResult<Option<Vec<Named>>>;
-    async fn close(&self, listing: Self::Listing);
+    /// Lists directories, each after a cookie: pages of the first of them, at least of one. Whoever
+    /// may read a directory is told the attributes, too: the walk finds out whether they may be shown.
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>>;
     /// EACCES if the directory must not be searched.
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr>;
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>>;
@@ -53,13 +43,19 @@ pub(super) trait Sink {
     fn fail(&self, path: &[u8], error: Errno);
 }
 
+/// A directory to list, and the cookie to go on after.
+type ToList = (Rc<Directory>, u64);
+
+/// Directories that were asked for, and pages of the first of them.
+type Listed = (Vec<ToList>, Vec<FsResult<ScannedPage>>);
+
 /// A walk.
 pub(super) struct Walk<'a, S, O> {
     call: &'a FindCall,
     source: &'a S,
     sink: &'a O,
-    /// Directories to list.
-    found: RefCell<Vec<Rc<Directory>>>,
+    /// Directories to list, each after a cookie.
+    found: RefCell<Vec<ToList>>,
     /// Whether directories without ACLs may be searched.
     searched: RefCell<HashMap<Class, bool>>,
     output: RefCell<Vec<u8>>,
@@ -79,17 +75,22 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         let facts = Facts::default();
         let start = Entry { path, start, depth: 0, ino, kind: None, attr: Ok(attr), facts };
         self.come_to(start, None).await;
-        let mut listings = FuturesUnordered::new();
-        while !self.quit.get() {
-            while listings.len() < LISTED_AT_ONCE {
-                let Some(directory) = self.found.borrow_mut().pop() else { break };
-                listings.push(self.list(directory));
+        let mut requests = FuturesUnordered::new();
+        loop {
+            while requests.len() < REQUESTS_AT_ONCE && !self.quit.get() {
+                let directories = self.to_list();
+                if directories.is_empty() {
+                    break;
+                }
+                requests.push(self.list(directories));
             }
-            if listings.next().await.is_none() {
+            let Some((directories, pages)) = requests.next().await else { break };
+            self.look_at_pages(directories, pages).await;
+            if self.quit.get() {
                 break;
             }
         }
-        drop(listings);
+        drop(requests);
         self.flush();
         !self.quit.get()
     }
@@ -109,7 +110,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
 
     fn note(&self, entry: Entry, parent: Option<&Rc<Directory>>) {
         let directory = Directory::new(entry, parent, self.call.contents_first);
-        self.found.borrow_mut().extend(directory.map(Rc::new));
+        self.found.borrow_mut().extend(directory.map(|directory| (Rc::new(directory), 0)));
     }
 
     /// Applies the expression to a file; returns whether it pruned it.
@@ -161,62 +162,86 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     }
 
     async fn is_empty(&self, directory: Ino) -> FsResult<bool> {
-        let mut listing = self.source.open(directory).await?;
-        let empty = loop {
-            match self.source.next(&mut listing).await {
-                Ok(None) => break Ok(true),
-                Ok(Some(names)) if names.is_empty() => {}
-                Ok(Some(_)) => break Ok(false),
-                Err(error) => break Err(error),
+        let mut cookie = 0;
+        loop {
+            let mut pages = self.source.scan(&[(directory, cookie)]).await?;
+            let page = pages.pop().ok_or(Errno::EPROTO)??;
+            match page.next {
+                Some(next) if page.entries.is_empty() => cookie = next,
+                _ => return Ok(page.entries.is_empty()),
             }
+        }
+    }
+
+    /// Takes some of the directories that were found, those found last first.
+    fn to_list(&self) -> Vec<ToList> {
+        let mut found = self.found.borrow_mut();
+        let share = found.len().div_ceil(REQUESTS_AT_ONCE).min(DIRECTORIES_PER_REQUEST);
+        let from = found.len() - share;
+        let mut directories = found.split_off(from);
+        directories.reverse();
+        directories
+    }
+
+    /// Asks for the contents of directories.
+    async fn list(&self, directories: Vec<ToList>) -> Listed {
+        let asked: Vec<(Ino, u64)> =
+            directories.iter().map(|(directory, cookie)| (directory.ino, *cookie)).collect();
+        let pages = match self.source.scan(&asked).await {
+            Ok(pages) => pages,
+            Err(error) => asked.iter().map(|_| Err(error)).collect(),
         };
-        self.source.close(listing).await;
-        empty
+        (directories, pages)
     }
 
-    async fn list(&self, directory: Rc<Directory>) {
-        let (path, start) = directory.path();
-        if let Err(error) = self.list_names(&directory, &path, start).await {
-            self.sink.fail(&path, error);
-        }
-        drop(path);
-        if self.call.contents_first {
-            self.finish(directory).await;
+    /// Looks at what is in directories, and notes those that are not listed to their end.
+    async fn look_at_pages(&self, directories: Vec<ToList>, pages: Vec<FsResult<ScannedPage>>) {
+        let (mut directories, mut pages) = (directories.into_iter(), pages.into_iter());
+        let answered: Vec<_> = directories.by_ref().zip(pages.by_ref()).collect();
+        // They are listed after what is found now.
+        self.found.borrow_mut().extend(directories.rev());
+        for ((directory, _), page) in answered {
+            let (path, start) = directory.path();
+            let next = match page {
+                Ok(ScannedPage { entries, next }) => {
+                    self.found.borrow_mut().extend(next.map(|next| (directory.clone(), next)));
+                    self.look_at_names(&directory, entries, &path, start).await;
+                    next
+                }
+                Err(error) => {
+                    self.sink.fail(&path, error);
+                    None
+                }
+            };
+            if self.quit.get() {
+                return;
+            }
+            if self.call.contents_first && next.is_none() {
+                self.finish(directory).await;
+            }
         }
     }
 
-    async fn list_names(
+    async fn look_at_names(
         &self,
         directory: &Rc<Directory>,
+        entries: Vec<ScannedEntry>,
         path: &[u8],
         start: usize,
-    ) -> FsResult<()> {
-        let mut listing = self.source.open(directory.ino).await?;
+    ) {
         let mut may_search = None;
-        let result = loop {
-            let names = match self.source.next(&mut listing).await {
-                Ok(Some(names)) => names,
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            };
-            for named in names {
-                if self.quit.get() {
-                    break;
-                }
-                let may_search = match may_search {
-                    Some(may_search) => may_search,
-                    None => *may_search.insert(self.may_search(directory, &named.name).await),
-                };
-                let path = join(path, &named.name);
-                let entry = self.entry(directory, named, may_search, path, start).await;
-                self.come_to(entry, Some(directory)).await;
-            }
+        for named in entries {
             if self.quit.get() {
-                break Ok(());
+                return;
             }
-        };
-        self.source.close(listing).await;
-        result
+            let may_search = match may_search {
+                Some(may_search) => may_search,
+                None => *may_search.insert(self.may_search(directory, &named.name).await),
+            };
+            let path = join(path, &named.name);
+            let entry = self.entry(directory, named, may_search, path, start);
+            self.come_to(entry, Some(directory)).await;
+        }
     }
 
     /// Finds out whether a directory, which has this name, may be searched. The server decides it:
@@ -237,20 +262,16 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     }
 
     /// Makes an entry of a name in a directory.
-    async fn entry(
+    fn entry(
         &self,
         directory: &Directory,
-        named: Named,
+        named: ScannedEntry,
         may_search: bool,
         path: Vec<u8>,
         start: usize,
     ) -> Entry {
-        let Named { name, ino, mut kind, attr } = named;
-        let attr = match attr {
-            _ if !may_search => Err(Errno::EACCES),
-            Some(attr) => Ok(attr),
-            None => self.source.lookup(directory.ino, &name).await,
-        };
+        let ScannedEntry { ino, mut kind, attr, .. } = named;
+        let attr = if may_search { attr } else { Err(Errno::EACCES) };
         if let (Err(error), Some(FileType::Directory)) = (&attr, kind) {
             // find(1) looks at every directory, and does not take it for one if that fails.
             self.sink.fail(&path, *error);

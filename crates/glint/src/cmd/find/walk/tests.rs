@@ -16,28 +16,25 @@ const EMPTY: u64 = 1 << 40;
 const FILE: u64 = 1 << 41;
 
 impl Source for Deep {
-    type Listing = Option<Ino>;
-
-    async fn open(&self, directory: Ino) -> FsResult<Option<Ino>> {
-        Ok(Some(directory))
-    }
-
-    async fn next(&self, listing: &mut Option<Ino>) -> FsResult<Option<Vec<Named>>> {
-        let Some(Ino(depth)) = listing.take() else { return Ok(None) };
-        let named = |name: &[u8], mode, ino| {
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        let entry = |name: &[u8], mode, ino| {
             let attr = Attr { ino: Ino(ino), ..entry(name, mode).attr.unwrap() };
-            Named { name: name.to_vec(), ino: Ino(ino), kind: None, attr: Some(attr) }
+            ScannedEntry { name: name.to_vec(), ino: Ino(ino), kind: None, attr: Ok(attr) }
         };
-        Ok((depth < self.depth).then(|| {
-            vec![
-                named(b"f", libc::S_IFREG, FILE),
-                named(b"e", libc::S_IFDIR | 0o755, EMPTY),
-                named(b"d", libc::S_IFDIR | 0o755, depth + 1),
-            ]
-        }))
+        // A name a page, and no more than two directories are answered.
+        let page = |(Ino(depth), cookie): &(Ino, u64)| {
+            let names = [
+                entry(b"f", libc::S_IFREG, FILE),
+                entry(b"e", libc::S_IFDIR | 0o755, EMPTY),
+                entry(b"d", libc::S_IFDIR | 0o755, depth + 1),
+            ];
+            let names = names.into_iter().skip(*cookie as usize);
+            let entries: Vec<_> = names.take(usize::from(*depth < self.depth)).collect();
+            let next = (!entries.is_empty()).then_some(cookie + 1);
+            Ok(ScannedPage { entries, next })
+        };
+        Ok(directories.iter().take(2).map(page).collect())
     }
-
-    async fn close(&self, _: Option<Ino>) {}
 
     async fn lookup(&self, _: Ino, _: &[u8]) -> FsResult<Attr> {
         Err(Errno::ENOENT)
