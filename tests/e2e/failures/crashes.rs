@@ -5,8 +5,15 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use support::load::{Load, Progress, verify, work};
+use support::load::{Load, Model, Progress, unknown, verify, work};
 use support::*;
+
+/// Compares all that is there with all that was done.
+fn compare(world: &World, models: &[Model]) {
+    models.iter().for_each(verify);
+    let unknown = unknown(&world.mount_point(), models);
+    assert!(unknown.is_empty(), "nobody asked for {unknown:?}");
+}
 
 /// One process serves and mounts, and is killed: calls fail, and the next start has
 /// everything they had acknowledged.
@@ -19,7 +26,7 @@ fn kills_of_a_mount_lose_nothing_acknowledged() {
     let mut total = 0;
     for round in 0..rounds {
         let mut up = world.up(&["-o", TRANSPORTS[round as usize % 2]]);
-        models.iter().for_each(verify);
+        compare(&world, &models);
         let workers: Vec<_> = (0..3u64)
             .map(|worker| {
                 let (progress, dir) = (Arc::<Progress>::default(), world.mount_point());
@@ -40,7 +47,7 @@ fn kills_of_a_mount_lose_nothing_acknowledged() {
         world.assert_sound();
     }
     let up = world.up(&[]);
-    models.iter().for_each(verify);
+    compare(&world, &models);
     println!("{total} names compared");
     assert!(total as u64 > 100 * rounds, "the load was too small to mean anything: {total}");
     up.stop();

@@ -1,9 +1,11 @@
 //! Work on a directory that knows what must be there afterwards.
 
 use super::eventually;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -100,10 +102,23 @@ pub fn work(dir: &Path, round: u64, progress: &Progress) -> Model {
     model
 }
 
-/// Compares what is there with what must be.
+/// Names in a directory that none of these models speaks of.
+pub fn unknown(dir: &Path, models: &[Model]) -> Vec<OsString> {
+    // By name: some work in one directory through several mounts.
+    let names = models.iter().flat_map(Model::keys).filter_map(|path| path.file_name());
+    let known: BTreeSet<&OsStr> = names.collect();
+    let found = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    found.filter(|name| !known.contains(name.as_os_str())).collect()
+}
+
+/// Compares what is there with what must be. Names that nobody worked with are [`unknown`].
 pub fn verify(model: &Model) {
     for (path, expected) in model {
-        let found = fs::read(path).ok();
+        let found = match fs::read(path) {
+            Ok(content) => Some(content),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => panic!("{}: {error}", path.display()),
+        };
         let allowed = found == expected.acknowledged
             || expected.attempted.as_ref().is_some_and(|attempted| {
                 // A write that failed may have arrived in part.
@@ -125,6 +140,7 @@ pub fn verify(model: &Model) {
 /// Some who work in directories at the same time, while whatever they work with fails.
 pub struct Load {
     workers: Vec<(Arc<Progress>, JoinHandle<Model>)>,
+    dirs: BTreeSet<PathBuf>,
 }
 
 impl Load {
@@ -135,7 +151,9 @@ impl Load {
             let its = progress.clone();
             (progress, std::thread::spawn(move || work(&dir, worker as u64, &its)))
         };
-        Load { workers: dirs.into_iter().enumerate().map(start).collect() }
+        let dirs: Vec<&PathBuf> = dirs.into_iter().collect();
+        let all = dirs.iter().copied().cloned().collect();
+        Load { workers: dirs.into_iter().enumerate().map(start).collect(), dirs: all }
     }
 
     /// Waits until everybody has done something since. One whose call has failed has ended.
@@ -149,9 +167,10 @@ impl Load {
     }
 
     /// Ends: no call may have failed, everybody has done `at_least` so much, and all of it is
-    /// there.
+    /// there, and no name beside it that looks like one of theirs.
     pub fn end(self, at_least: usize) {
         std::thread::sleep(Duration::from_millis(300));
+        let mut models = Vec::new();
         for (progress, worker) in self.workers {
             // One whose call has failed has ended, and does no more.
             eventually("the load is large enough", || {
@@ -162,6 +181,12 @@ impl Load {
             let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
             assert_eq!(failed, 0, "a call failed");
             verify(&model);
+            models.push(model);
+        }
+        for dir in &self.dirs {
+            let mut unknown = unknown(dir, &models);
+            unknown.retain(|name| name.as_bytes().first() == Some(&b'r'));
+            assert!(unknown.is_empty(), "{}: {unknown:?}", dir.display());
         }
     }
 }
