@@ -5,23 +5,14 @@
 use glint_telemetry::event;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::disk::{Disk, Frozen};
+use support::disk::{Disk, Frozen, move_ost};
 use support::stalls::Stalls;
 use support::*;
-
-/// Moves an OST of a data directory that nobody serves to another disk.
-fn move_ost(data: &Path, ost: u16, to: &Path) {
-    let at = data.join(format!("ost{ost}"));
-    let moved = to.join("ost");
-    run(Command::new("cp").arg("-a").arg(&at).arg(&moved));
-    fs::remove_dir_all(&at).unwrap();
-    symlink(&moved, &at).unwrap();
-}
 
 /// A disk whose largest file is smaller than that of the others.
 #[test]
@@ -275,6 +266,7 @@ fn goes_on_without(spoil: impl FnOnce(&Path), mend: impl FnOnce(&Path, &Disk<'_>
     files.must_be(&after);
     let took = files.write(&stalls, &after);
     assert!(took < STILL_MAX, "{took:?}");
+    process.wait_for_event(event::MEMBER_TAKEN_OUT);
     if mend(&at, &disk) {
         process.stop();
         disk.repair();

@@ -340,6 +340,8 @@ fn a_client_that_vanishes_is_evicted_and_told_so() {
     eventually("what only it had open is removed", || objects(&world.data()).0 == 500);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     vanishes.wait_for_event(event::SESSION_LOST);
+    // What it has open is not there any more.
+    vanishes.wait_for_event(event::REOPEN_FAILED);
     // And goes on as a new one.
     eventually("it works again", || fs::write(a.join("again"), b"y").is_ok());
     assert_eq!(fs::read(b.join("again")).unwrap(), b"y");

@@ -8,4 +8,5 @@ mod faults;
 mod formats;
 mod lost;
 mod power;
+mod replays;
 mod space;

@@ -3,6 +3,7 @@
 use super::{eventually, run};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -145,4 +146,13 @@ impl Drop for Disk<'_> {
         let _ = Command::new("umount").arg("-l").arg(self.at).status();
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
     }
+}
+
+/// Moves an OST of a data directory that nobody serves to another disk.
+pub fn move_ost(data: &Path, ost: u16, to: &Path) {
+    let at = data.join(format!("ost{ost}"));
+    let moved = to.join(format!("ost{ost}"));
+    run(Command::new("cp").arg("-a").arg(&at).arg(&moved));
+    fs::remove_dir_all(&at).unwrap();
+    symlink(&moved, &at).unwrap();
 }
