@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 12;
+pub const PROTOCOL_VERSION: u16 = 13;
 /// Version of a data directory. Version 2 has a journal in front of the tables,
 /// version 3 more servers than one, version 4 records of the journal that say what was durable.
 pub const FORMAT_VERSION: u32 = 5;
@@ -47,6 +47,8 @@ pub const OST_COUNT_MAX: u16 = 1024;
 
 /// Most files of which a client says at once that it is going to read them.
 pub const PREFETCHED_FILES_MAX: usize = 64;
+/// Most objects that one request reads from.
+pub const OBJECT_READS_MAX: usize = 64;
 /// Largest bulk part of a frame, the maximum RPC size.
 pub const BULK_BYTES_MAX: usize = 4 << 20;
 /// Extents of an object that one request writes: enough to fill it with small pages of the

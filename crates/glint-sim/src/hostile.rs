@@ -14,8 +14,9 @@ use glint_net::rights::{Rights, Squash};
 use glint_proto::by_hand::{Heard, request_frame};
 use glint_proto::extents::put_extents;
 use glint_proto::frame::{FrameError, NO_SLOT};
+use glint_proto::limits::OBJECT_READS_MAX;
 use glint_proto::lock::{Bits, Grant, Range, Return};
-use glint_proto::message::{Hello, Reply, Request};
+use glint_proto::message::{Hello, ObjectRead, Reply, Request};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Access, Attr, Capability, ClientId, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
@@ -431,7 +432,7 @@ impl<D: Dice> Hostile<D> {
 
     /// One message, of whichever kind.
     fn message(&mut self, pipe: &Pipe) -> Option<()> {
-        let request = match self.roll(21)? {
+        let request = match self.roll(22)? {
             0..=6 => Request::Mds { cred: self.cred()?, request: self.metadata()? },
             7..=10 => {
                 let attr = self.attr()?;
@@ -476,6 +477,16 @@ impl<D: Dice> Hostile<D> {
             19 => {
                 let count = self.roll(4)?;
                 Request::Reclaim((0..count).map(|_| self.reclaim()).collect::<Option<_>>()?)
+            }
+            20 => {
+                let read = || {
+                    let object = ObjectId { ino: self.ino()?, stripe: self.pick(&STRIPES)? };
+                    let (offset, len) = (self.roll(1000)?, self.pick(&[0, 1, 100, u32::MAX])?);
+                    let (to, capability) = (0.into(), self.capability(object.ino)?);
+                    Some(ObjectRead { to, object, offset, len, capability })
+                };
+                let count = self.pick(&[0, 1, 3, OBJECT_READS_MAX + 1])?;
+                Request::ReadObjects((0..count).map(|_| read()).collect::<Option<_>>()?)
             }
             _ if self.roll(8)? == 0 => Request::Bye,
             _ => Request::Osses,

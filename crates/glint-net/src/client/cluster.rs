@@ -3,6 +3,9 @@
 //! Invariant: at every server this client is the same one, in the session that the MDS has
 //! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
 
+mod chain_calls;
+mod many_reads;
+
 use crate::client::chain_rows::ChainRows;
 use crate::client::moved::{MovedChange, WaitingChange};
 use crate::client::remote::{Remote, RemoteOptions};
@@ -12,7 +15,7 @@ use crate::{host, tls};
 use futures_util::future::join_all;
 use glint_proto::chain::{ChainId, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::limits::REPLAY_FAILS_MS_MAX;
-use glint_proto::message::Welcome;
+use glint_proto::message::{ObjectRead, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::retry::Failing;
 use glint_proto::{
@@ -66,6 +69,12 @@ struct Oss {
     first_ost: u16,
     osts: u16,
     remote: Arc<Remote>,
+}
+
+impl Oss {
+    fn has(&self, ost: u16) -> bool {
+        (self.first_ost..self.first_ost + self.osts).contains(&ost)
+    }
 }
 
 /// All servers of a file system; `M` leads to the one of the MDS.
@@ -122,9 +131,17 @@ impl<M: Transport> Cluster<M> {
     }
 
     fn find(&self, ost: u16) -> Option<Arc<Remote>> {
-        let known = self.osses.read();
-        let oss = known.iter().find(|oss| (oss.first_ost..oss.first_ost + oss.osts).contains(&ost));
-        oss.map(|oss| oss.remote.clone())
+        self.osses.read().iter().find(|oss| oss.has(ost)).map(|oss| oss.remote.clone())
+    }
+
+    /// The first OST of the server that has this one, as far as that is known.
+    fn server_of(&self, ost: u16) -> u16 {
+        let osses = self.osses.read();
+        match osses.iter().find(|oss| oss.has(ost)) {
+            Some(oss) => oss.first_ost,
+            None if ost < self.welcome.own_osts => 0,
+            None => ost,
+        }
     }
 
     async fn oss_of(&self, ost: u16) -> FsResult<Arc<Remote>> {
@@ -150,6 +167,10 @@ impl<M: Transport> OstRequests for Cluster<M> {
             Some(_) => self.ask_chain(to.ost, request, capability, bulk, is_held).await,
             None => self.ask_ost(to, request, capability, bulk, is_held).await,
         }
+    }
+
+    async fn read_objects(&self, reads: Vec<ObjectRead>) -> Vec<FsResult<Vec<u8>>> {
+        self.read_of_servers(reads).await
     }
 }
 
@@ -189,49 +210,6 @@ impl<M: Transport> Cluster<M> {
             return self.mds.ost(to, request, capability, bulk, is_held).await;
         }
         self.oss_of(to.ost).await?.ost(to, request, capability, bulk, is_held).await
-    }
-
-    /// Asks the member of a chain that the request is for, whichever it is until it is answered.
-    async fn ask_chain(
-        &self,
-        target: u16,
-        request: OstRequest,
-        capability: Option<Capability>,
-        mut bulk: Bulk<'_>,
-        is_held: &dyn Fn() -> bool,
-    ) -> FsResult<OstReply> {
-        let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
-        loop {
-            self.send_moved(target).await;
-            let chosen = self.rows.destination(target, &request, |ost| self.is_near(ost));
-            let Some(to) = chosen.filter(|_| !self.rows.moved.is_moving(target)) else {
-                if !is_held() {
-                    return Err(Errno::EIO);
-                }
-                self.ask_rows(retry.pause(false)).await?;
-                if self.rows.is_lost(target) {
-                    return Err(Errno::ENXIO);
-                }
-                continue;
-            };
-            let asked = self.ask_ost(to, request, capability, lend(&mut bulk), is_held);
-            let answer = futures_lite::future::or(async { Some(asked.await) }, async {
-                self.until_elsewhere(target, &request, to).await;
-                None
-            });
-            match answer.await {
-                Some(Err(Errno::EREMCHG)) => {
-                    let now = self.rows.get(target).map(|row| row.version);
-                    let is_news = now > to.chain.map(|chain| chain.version);
-                    if !is_news {
-                        // The server has not heard of the row yet, or the MDS of the loss.
-                        self.ask_rows(retry.pause(false)).await?;
-                    }
-                }
-                Some(answer) => return answer,
-                None => {}
-            }
-        }
     }
 
     /// Has everything of this client at an OSS be on stable storage, or be sent elsewhere: one that
@@ -397,32 +375,9 @@ impl<M: Transport> Cluster<M> {
         }
     }
 
-    /// Waits until a request to a chain would go elsewhere, or nowhere.
-    async fn until_elsewhere(&self, target: u16, request: &OstRequest, to: Destination) {
-        loop {
-            host::sleep(LOOK_AGAIN).await;
-            // The request sees what fails here.
-            let _ = self.ask_rows(Duration::ZERO).await;
-            let now = self.rows.destination(target, request, |ost| self.is_near(ost));
-            if now.is_some_and(|now| now.ost != to.ost) || self.rows.is_lost(target) {
-                return;
-            }
-        }
-    }
-
     /// Whether an OST is read before others: it is in this process.
     fn is_near(&self, ost: u16) -> bool {
         self.mds().identity().is_in_process() && ost < self.welcome.own_osts
-    }
-}
-
-/// Bulk for one of several attempts.
-fn lend<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
-    match bulk {
-        Bulk::None => Bulk::None,
-        Bulk::Out(data) => Bulk::Out(data),
-        Bulk::Shared(data) => Bulk::Shared(data),
-        Bulk::In(room) => Bulk::In(room),
     }
 }
 

@@ -23,12 +23,13 @@ use crate::client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
     PeerRequests, ServerStatistics, Transport,
 };
+use crate::transport::framing::ReceivedBulk;
 use crate::transport::stream::Address;
 use crate::{NetError, host};
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Return;
-use glint_proto::message::{OstOrder, Reply, Request, Welcome};
+use glint_proto::message::{ObjectRead, OstOrder, Reply, Request, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
@@ -197,6 +198,16 @@ impl Remote {
         self.call_while(request, bulk, &|| true).await
     }
 
+    async fn exchange(
+        &self,
+        request: &Request<'_>,
+        bulk: &Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<(Reply, ReceivedBulk)> {
+        let _span = Span::start(Layer::Net, request.op() as u8);
+        self.connection()?.call(request, bulk, is_held).await
+    }
+
     /// A call that is EIO if `is_held` is not true any more when it could be sent.
     async fn call_while(
         &self,
@@ -204,9 +215,7 @@ impl Remote {
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<Reply> {
-        let _span = Span::start(Layer::Net, request.op() as u8);
-        let connection = self.connection()?;
-        let (reply, data) = connection.call(request, &bulk, is_held).await?;
+        let (reply, data) = self.exchange(request, &bulk, is_held).await?;
         if let Bulk::In(room) = bulk {
             let data = data.bytes();
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
@@ -272,6 +281,25 @@ impl OstRequests for Remote {
                 Err(Errno::EREMCHG)
             }
             _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn read_objects(&self, reads: Vec<ObjectRead>) -> Vec<FsResult<Vec<u8>>> {
+        let count = reads.len();
+        let request = Request::ReadObjects(reads);
+        match self.exchange(&request, &Bulk::None, &|| true).await {
+            Ok((Reply::ObjectsRead(lengths), data)) if lengths.len() == count => {
+                let mut rest = data.bytes();
+                glint_telemetry::count(Counter::BytesCopied, rest.len() as u64);
+                let mut take = |len: u32| {
+                    let (data, after) = rest.split_at_checked(len as usize).ok_or(Errno::EPROTO)?;
+                    rest = after;
+                    Ok(data.to_vec())
+                };
+                lengths.into_iter().map(|len| take(len?)).collect()
+            }
+            Ok((Reply::Failed(errno), _)) | Err(errno) => vec![Err(errno); count],
+            Ok(_) => vec![Err(Errno::EPROTO); count],
         }
     }
 

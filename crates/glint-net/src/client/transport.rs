@@ -4,9 +4,10 @@
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
+use futures_util::future::join_all;
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::lock::{Grant, Recall, Return};
-use glint_proto::message::Welcome;
+use glint_proto::message::{ObjectRead, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstReply,
@@ -61,6 +62,21 @@ pub trait OstRequests: Send + Sync + 'static {
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> impl Future<Output = FsResult<OstReply>>;
+
+    /// Reads from several objects. Over a network, it is one request to each of their servers. What
+    /// cannot be read at once is an error (EAGAIN where it may be read later): whoever needs it asks
+    /// for it alone.
+    fn read_objects(&self, reads: Vec<ObjectRead>) -> impl Future<Output = Vec<FsResult<Vec<u8>>>> {
+        join_all(reads.into_iter().map(async |read| {
+            let mut data = vec![0; read.len as usize];
+            let (bulk, is_held) = (Bulk::In(&mut data), &|| true);
+            match self.ost(read.to, read.request(), read.capability, bulk, is_held).await? {
+                OstReply::Data(len) => data.truncate(len as usize),
+                _ => return Err(Errno::EPROTO),
+            }
+            Ok(data)
+        }))
+    }
 
     /// Has rows of chains be learnt that come with refusals (EREMCHG).
     fn share_rows(&self, _rows: &Arc<ChainRows>) {}

@@ -32,23 +32,23 @@ const RECLAIMS_AT_ONCE: usize = 64;
 
 /// A request for data, and what allows it.
 #[derive(Clone, Copy)]
-struct DataRequest {
-    to: Destination,
-    request: OstRequest,
-    capability: Option<Capability>,
-    forward: Option<Forward>,
+pub(super) struct DataRequest {
+    pub(super) to: Destination,
+    pub(super) request: OstRequest,
+    pub(super) capability: Option<Capability>,
+    pub(super) forward: Option<Forward>,
 }
 
 /// A request that was received: from where, what its header says, and when.
-struct Received<'a, S: Service> {
-    connection: &'a Rc<ServedConnection<S>>,
+pub(super) struct Received<'a, S: Service> {
+    pub(super) connection: &'a Rc<ServedConnection<S>>,
     header: &'a Header,
     now: Timestamp,
 }
 
 impl<S: Service> Received<'_, S> {
     /// The session in which it was sent, which is not over.
-    fn session(&self) -> Result<&Arc<Session>, NetError> {
+    pub(super) fn session(&self) -> Result<&Arc<Session>, NetError> {
         match self.connection.session.get() {
             Some(session) if session.client() != self.header.client => {
                 Err(refused("another client's request"))
@@ -163,6 +163,7 @@ impl<S: Service> Worker<S> {
                 let asked = DataRequest { to, request, capability, forward };
                 self.data(&received, asked, written, &mut bulk).await?
             }
+            Request::ReadObjects(reads) => self.read_objects(&received, &reads, &mut bulk).await?,
         };
         if !is_forward && failed_with_disk(&reply) && self.service.has_failed() {
             return Err(NetError::Closed);
@@ -408,7 +409,7 @@ impl<S: Service> Worker<S> {
         Ok((rights.cred(cred), rights.mds(request)?))
     }
 
-    fn admit_ost(
+    pub(super) fn admit_ost(
         &self,
         connection: &ServedConnection<S>,
         session: &Session,

@@ -6,6 +6,7 @@ pub(crate) mod connection;
 pub(crate) mod connection_limits;
 pub(crate) mod execute;
 pub(crate) mod listener;
+pub(crate) mod reads;
 pub(crate) mod refusals;
 pub(crate) mod reply_cache;
 pub(crate) mod scheduler;

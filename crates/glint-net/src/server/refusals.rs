@@ -27,6 +27,9 @@ pub(crate) fn failed_with_disk(reply: &Reply) -> bool {
         Reply::Mds { reply, .. } => of_mds(reply),
         Reply::Ost { reply, .. } => reply.as_ref().is_err_and(|errno| is_of_disk(*errno)),
         Reply::Reclaimed(replies) => replies.iter().any(of_mds),
+        Reply::ObjectsRead(read) => {
+            read.iter().any(|read| read.as_ref().is_err_and(|errno| is_of_disk(*errno)))
+        }
         _ => false,
     }
 }

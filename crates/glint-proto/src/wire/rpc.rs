@@ -10,7 +10,9 @@ use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
 use crate::reclaim::Reclaim;
-use crate::{Attr, Capability, Cred, Errno, FsResult, Ino, RequestId, Session, Timestamp};
+use crate::{
+    Attr, Capability, Cred, Errno, FsResult, Ino, ObjectId, RequestId, Session, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -220,6 +222,9 @@ pub enum Request<'a> {
     GiveUpOst(GiveUp),
     /// An OST is drained, or is used again.
     DrainOst(DrainOst),
+    /// Reads from objects of this server's OSTs, up to
+    /// [`OBJECT_READS_MAX`](crate::limits::OBJECT_READS_MAX) and one bulk.
+    ReadObjects(Vec<ObjectRead>),
 }
 
 impl Request<'_> {
@@ -239,7 +244,26 @@ impl Request<'_> {
             Request::Listen | Request::Return(_) => Op::Return,
             Request::Mds { request, .. } => request.op(),
             Request::Ost { request, .. } => request.op(),
+            Request::ReadObjects(_) => Op::ObjRead,
         }
+    }
+}
+
+/// A read from one object among several. Its data comes after that of the reads before it, short at
+/// the end of the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectRead {
+    pub to: Destination,
+    pub object: ObjectId,
+    pub offset: u64,
+    pub len: u32,
+    pub capability: Option<Capability>,
+}
+
+impl ObjectRead {
+    /// The same as a request of its own.
+    pub fn request(&self) -> OstRequest {
+        OstRequest::Read { object: self.object, offset: self.offset, len: self.len }
     }
 }
 
@@ -292,6 +316,8 @@ pub enum Reply {
     Refused(String),
     /// To [`Request::Reclaim`], in its order.
     Reclaimed(Vec<FsResult<MdsReply>>),
+    /// To [`Request::ReadObjects`], in its order: bytes of each in the bulk.
+    ObjectsRead(Vec<FsResult<u32>>),
 }
 
 /// A page of a directory.

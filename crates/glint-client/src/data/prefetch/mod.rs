@@ -16,8 +16,9 @@ use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
 use futures_util::stream::{self, StreamExt};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
-use glint_proto::limits::PREFETCHED_FILES_MAX;
+use glint_proto::limits::{OBJECT_READS_MAX, PREFETCHED_FILES_MAX, STRIPE_BYTES_LOG2_MIN};
 use glint_proto::lock::Range;
+use glint_proto::message::ObjectRead;
 use glint_proto::{DirEntry, Errno, FileType, Ino, Layout, MdsRequest};
 use glint_telemetry::Counter;
 use parking_lot::Mutex;
@@ -27,6 +28,7 @@ use std::sync::{Arc, Weak};
 
 /// Largest file that is read before anybody asks.
 const FILE_BYTES_MAX: u64 = 64 << 10;
+const _: () = assert!(FILE_BYTES_MAX <= 1 << STRIPE_BYTES_LOG2_MIN, "it lies in one object");
 /// Files of which it is known that they were asked for: more than memory has room for, unless they
 /// are tiny.
 const FILES_MAX: usize = 8192;
@@ -36,8 +38,19 @@ const NAMES_MAX: usize = 20_000;
 const TRIES: usize = 3;
 /// Directories whose first file may begin a sequence, since one went on.
 const GUESSES: u32 = 8;
-/// Reads that are under way at once for a batch.
+/// Files that are locked together are read in batches of so many bytes: the first ones are here
+/// before the last ones are read.
+const BATCH_BYTES: u64 = 512 << 10;
+const _: () = assert!(PREFETCHED_FILES_MAX <= OBJECT_READS_MAX);
+/// Batches that are read at once.
 const READS_MAX: usize = 8;
+
+/// A small file that is read before anybody asks.
+struct SmallFile {
+    ino: Ino,
+    layout: Layout,
+    block: BlockOnItsWay,
+}
 
 /// Files that were asked for, and are perhaps not read yet; the oldest first.
 pub(crate) struct PrefetchedFiles {
@@ -205,28 +218,56 @@ impl<T: Transport> Client<T> {
                 Err(_) => return,
             }
             // Fewer than there are slots: others read, too.
-            let fetch = files.iter().map(|file| self.fetch_whole(file));
+            let fetch = self.batches(files).into_iter().map(|batch| self.fetch(batch));
             stream::iter(fetch).buffer_unordered(READS_MAX).collect::<()>().await;
         }
     }
 
-    /// Reads a small file, if a lock on it has come.
-    async fn fetch_whole(&self, file: &Arc<CachedInode>) {
-        let Some((layout, block)) = self.begin_fetch(file) else { return };
-        self.data.prefetched.note(file);
-        glint_telemetry::count(Counter::FilesPrefetched, 1);
-        let mut data = vec![0; block.0.len as usize];
-        let result = self.read_objects(file.ino, layout, 0, &mut data).await;
-        block.0.fill(result.ok().map(|len| {
-            data.truncate(len);
-            data
-        }));
+    /// Files of these on which locks have come, as they are read together.
+    fn batches(&self, files: &[Arc<CachedInode>]) -> Vec<Vec<SmallFile>> {
+        let mut batches: Vec<Vec<SmallFile>> = Vec::new();
+        let mut bytes = 0;
+        for file in files {
+            let Some(fetched) = self.begin_fetch(file) else { continue };
+            self.data.prefetched.note(file);
+            glint_telemetry::count(Counter::FilesPrefetched, 1);
+            bytes += fetched.block.0.len;
+            match batches.last_mut() {
+                Some(batch) if bytes <= BATCH_BYTES => batch.push(fetched),
+                _ => {
+                    bytes = fetched.block.0.len;
+                    batches.push(vec![fetched]);
+                }
+            }
+        }
+        batches
     }
 
-    /// Where a file lies that may be read, and the block that is to be filled. The lock is not in use
+    /// Reads small files in one request to each of their servers.
+    async fn fetch(&self, files: Vec<SmallFile>) {
+        let reads = files.iter().map(|file| {
+            let (object, len) = (file.layout.object(file.ino, 0), file.block.0.len as u32);
+            let to = self.placement.ost_of(file.layout, 0).into();
+            let mut read = ObjectRead { to, object, offset: 0, len, capability: None };
+            if self.parameters.needs_capabilities {
+                let inode = self.cache.find(file.ino);
+                let capability = |inode: Arc<CachedInode>| {
+                    inode.lock().capabilities.for_request(&read.request())
+                };
+                read.capability = inode.and_then(capability);
+            }
+            read
+        });
+        let read = self.transport.read_objects(reads.collect()).await;
+        for (file, data) in files.iter().zip(read) {
+            file.block.0.fill(data.ok());
+        }
+    }
+
+    /// A small file that may be read, and the block that is to be filled. The lock is not in use
     /// while that is read: an OST that is away must not keep it from others. Whoever loses it
     /// forgets the block.
-    fn begin_fetch(&self, file: &CachedInode) -> Option<(Layout, BlockOnItsWay)> {
+    fn begin_fetch(&self, file: &CachedInode) -> Option<SmallFile> {
         let size = small_size(&file.lock())?;
         let block = self.data.prefetched.room(size)?;
         let mut state = file.lock();
@@ -243,7 +284,7 @@ impl<T: Transport> Client<T> {
         if is_returned {
             file.wake();
         }
-        Some((layout, BlockOnItsWay(block)))
+        Some(SmallFile { ino: file.ino, layout, block: BlockOnItsWay(block) })
     }
 }
 

@@ -140,7 +140,7 @@ impl Connection {
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
         let slot = match (patient, request) {
             (true, _) => self.slots.take_place(),
-            (_, Request::Ost { .. }) => self.slots.take(Use::Data).await,
+            (_, Request::Ost { .. } | Request::ReadObjects(_)) => self.slots.take(Use::Data).await,
             _ => self.slots.take(Use::Metadata).await,
         };
         if !is_held() {

@@ -233,6 +233,13 @@ fn requests_and_replies_of_a_connection() {
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Begin }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::End }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Files(Ino(1)) }),
+        Request::ReadObjects(vec![ObjectRead {
+            to: 1.into(),
+            object: OBJECT,
+            offset: 2,
+            len: 3,
+            capability: None,
+        }]),
     ];
     must_be(
         &requests,
@@ -258,7 +265,8 @@ fn requests_and_replies_of_a_connection() {
          GiveUpOst 13030101
          DrainOst 140300
          DrainOst 140301
-         DrainOst 14030201",
+         DrainOst 14030201
+         ReadObjects 150101000708020300",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -293,6 +301,7 @@ fn requests_and_replies_of_a_connection() {
         Reply::Busy { retry_ms: 1 },
         Reply::Refused("r".into()),
         Reply::Reclaimed(vec![Ok(MdsReply::Done), Err(Errno::ESTALE)]),
+        Reply::ObjectsRead(vec![Ok(1), Err(Errno::ENXIO)]),
     ];
     must_be(
         &replies,
@@ -308,7 +317,8 @@ fn requests_and_replies_of_a_connection() {
          Recalls 0b01010102
          Busy 0c01
          Refused 0d0172
-         Reclaimed 0e02000001e801",
+         Reclaimed 0e02000001e801
+         ObjectsRead 0f020001010c",
     );
 }
 
