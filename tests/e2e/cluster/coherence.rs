@@ -203,7 +203,7 @@ fn data_through_open_files() {
 fn a_file_opened_without_a_word_survives_its_removal() {
     let pair = pair();
     both_ways(&pair, "opened", |x, y| {
-        for i in 0..10 {
+        let open_and_remove = |i| {
             let name = format!("f{i}");
             fs::write(x.join(&name), b"content").unwrap();
             // The second open is one of those that no server hears of.
@@ -211,7 +211,11 @@ fn a_file_opened_without_a_word_survives_its_removal() {
             let open = File::open(y.join(&name)).unwrap();
             fs::remove_file(x.join(&name)).unwrap();
             assert!(gone(&y.join(&name)));
-            std::thread::sleep(Duration::from_millis(300));
+            open
+        };
+        let files: Vec<File> = (0..10).map(open_and_remove).collect();
+        copies::wait_until_destroyed(x, &pair.world.data().join("ost0"));
+        for open in files {
             let mut content = [0; 7];
             open.read_exact_at(&mut content, 0).unwrap();
             assert_eq!(&content, b"content");

@@ -33,8 +33,7 @@ fn files_that_were_opened_without_a_word_survive_a_restart_and_their_removal() {
     for n in 0..5 {
         fs::remove_file(b.join(name(n))).unwrap();
     }
-    // Long enough for what is destroyed to be so.
-    std::thread::sleep(Duration::from_millis(500));
+    copies::wait_until_destroyed(&b, &world.data().join("ost0"));
     for (n, file) in files.iter().enumerate() {
         let mut content = [0; 10];
         file.read_exact_at(&mut content, 0).unwrap();

@@ -10,6 +10,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use support::namespace::Host;
 use support::random::Random;
@@ -266,8 +268,9 @@ fn a_server_is_killed_while_changes_are_sent() {
     let (two, b) = world.mount(port, "b", &[]);
     for round in 0..6u64 {
         let top = format!("r{round}");
+        let written = Arc::new(AtomicU64::new(0));
         let writer = {
-            let top = a.join(&top);
+            let (top, written) = (a.join(&top), written.clone());
             std::thread::spawn(move || {
                 fs::create_dir(&top).unwrap();
                 for d in 0..20 {
@@ -281,11 +284,14 @@ fn a_server_is_killed_while_changes_are_sent() {
                             1 => fs::rename(&path, directory.join(format!("g{f}"))).unwrap(),
                             _ => {}
                         }
+                        written.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             })
         };
-        std::thread::sleep(Duration::from_millis(40 + 30 * round));
+        // Out of 1 200.
+        let some = 100 + 150 * round;
+        eventually("files are written", || written.load(Ordering::Relaxed) >= some);
         server.kill();
         server = world.serve(port, &[]);
         writer.join().unwrap();
@@ -328,9 +334,8 @@ fn a_removed_file_that_is_open_outlives_a_server() {
     sh(&a, "sync -f .");
     server.kill();
     server = world.serve(port, &[]);
-    // Files that nobody has open are removed some moments after a recovery.
-    fs::write(a.join("after"), b"x").unwrap();
-    std::thread::sleep(Duration::from_secs(4));
+    // Nothing is before the recovery has ended.
+    copies::wait_until_destroyed(&a, &world.data().join("ost0"));
     file.write_all(b"more").unwrap();
     file.sync_all().unwrap();
     sh(&a, "echo 3 > /proc/sys/vm/drop_caches");

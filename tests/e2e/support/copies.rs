@@ -1,8 +1,9 @@
 //! Copies of objects, as the OSTs have them.
 
-use crate::eventually_none;
+use crate::{eventually, eventually_none};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Objects of an OST: paths below its directory, and content.
@@ -34,4 +35,25 @@ pub fn wait_until_equal(osts: &[PathBuf], some: bool) {
             Some(format!("{} at 0 and {}: bytes {bytes:?}", path.display(), n + 1))
         })
     });
+}
+
+/// Waits until a server has destroyed what was removed before this, and what it took for closed.
+/// Makes files in `dir`, to see them go: the first one with what was removed, the second with what was
+/// found to be closed then.
+pub fn wait_until_destroyed(dir: &Path, ost: &Path) {
+    for _ in 0..2 {
+        let path = dir.join("to be destroyed");
+        fs::write(&path, "soon").unwrap();
+        let file = fs::File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        let object = format!("{:016x}.", file.metadata().unwrap().ino());
+        let is_there = || {
+            let is_its = |path: &PathBuf| path.to_string_lossy().contains(&object);
+            content(ost).keys().any(is_its)
+        };
+        assert!(is_there(), "no object {object} in {}", ost.display());
+        drop(file);
+        fs::remove_file(&path).unwrap();
+        eventually("a removed file is destroyed", || !is_there());
+    }
 }

@@ -10,7 +10,7 @@ pub struct Pair {
     _mounts: Vec<Process>,
     pub a: PathBuf,
     pub b: PathBuf,
-    _world: World,
+    pub world: World,
 }
 
 /// Starts them.
@@ -20,7 +20,7 @@ pub fn pair() -> Pair {
     let server = world.serve(port, &[]);
     let (one, a) = world.mount(port, "a", &[]);
     let (two, b) = world.mount(port, "b", &[]);
-    Pair { _server: server, _mounts: vec![one, two], a, b, _world: world }
+    Pair { _server: server, _mounts: vec![one, two], a, b, world }
 }
 
 /// Runs a test twice, with the mounts in both roles.
