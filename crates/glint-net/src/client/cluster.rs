@@ -21,7 +21,6 @@ use glint_proto::retry::Failing;
 use glint_proto::{
     Bulk, Capability, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest, clock,
 };
-use glint_telemetry::event;
 use glint_wait::Backoff;
 use parking_lot::RwLock;
 use std::ops::Range;
@@ -310,8 +309,7 @@ impl<M: Transport> Cluster<M> {
                 if !self.rows.is_lost(target) {
                     return false;
                 }
-                moved.fail(object.1.ino, Errno::ENXIO);
-                moved.remove(target, number);
+                moved.give_up(target, number, object.1, Errno::ENXIO);
                 continue;
             };
             // Not for a client that has been evicted meanwhile.
@@ -349,15 +347,7 @@ impl<M: Transport> Cluster<M> {
                         Some(failing) => {
                             host::sleep(failing.rests_until.saturating_duration_since(now)).await;
                         }
-                        None => {
-                            let object = object.1;
-                            tracing::error!(
-                                event = event::REPLAY_FAILED, %errno, target, %object,
-                                "acknowledged data could not be written again"
-                            );
-                            moved.fail(object.ino, errno);
-                            moved.remove(target, number);
-                        }
+                        None => moved.give_up(target, number, object.1, errno),
                     }
                 }
             }

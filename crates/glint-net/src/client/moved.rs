@@ -13,7 +13,8 @@ use crate::client::recovery::replay_log::{Object, UncommittedWrite};
 use crate::transport::frame_writer::KeptFrame;
 use glint_proto::chain::ChainVersion;
 use glint_proto::message::Request;
-use glint_proto::{Bulk, Capability, Errno, Ino, OstRequest};
+use glint_proto::{Bulk, Capability, Errno, Ino, ObjectId, OstRequest};
+use glint_telemetry::event;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -134,6 +135,16 @@ impl MovedChanges {
         by_chain.retain(|_, waiting| !waiting.is_empty());
     }
 
+    /// Forgets an acknowledged change that could not be made again: its file hears of it.
+    pub(crate) fn give_up(&self, target: u16, number: u64, object: ObjectId, errno: Errno) {
+        tracing::error!(
+            event = event::REPLAY_FAILED, %errno, target, %object,
+            "acknowledged data could not be written again"
+        );
+        self.fail(object.ino, errno);
+        self.remove(target, number);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().by_chain.is_empty()
     }
@@ -170,7 +181,7 @@ impl MovedChanges {
     }
 
     /// A change of a file could not be made again.
-    pub(crate) fn fail(&self, ino: Ino, errno: Errno) {
+    fn fail(&self, ino: Ino, errno: Errno) {
         self.failed.lock().insert(ino, errno);
         self.has_failed.store(true, Ordering::Release);
     }
@@ -214,7 +225,6 @@ impl MovedChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::ObjectId;
 
     fn change(ino: u64, byte: u8) -> UncommittedWrite {
         let object = (0x8000, ObjectId { ino: Ino(ino), stripe: 0 });
