@@ -48,7 +48,7 @@ const UNSAFE: [&str; 11] = [
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",
     "glint/src/cmd/storage/file_handle.rs",
-    "glint/src/cmd/find/c_library.rs",
+    "glint/src/cmd/tree/c_library.rs",
     "glint/src/live.rs",
     "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",

@@ -12,6 +12,7 @@ pub(crate) mod serving;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod storage;
+mod tree;
 pub(crate) mod umount;
 pub(crate) mod up;
 

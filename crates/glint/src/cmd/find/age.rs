@@ -1,6 +1,6 @@
 //! Ages of files, and points in time, as words of an expression say them.
 
-use super::c_library::local_time;
+use crate::cmd::tree::c_library::local_time;
 use glint_proto::Timestamp;
 use std::cmp::Ordering;
 

@@ -1,10 +1,10 @@
 //! The words of an expression, as a tree.
 
 use super::age::{AskedAge, DAY, MINUTE, point_in_time};
-use super::c_library::{Pattern, group_id, user_id};
 use super::perm::Perm;
 use super::print::Format;
 use super::test::{Comparison, Test, TimeOf, Unit};
+use crate::cmd::tree::c_library::{Pattern, group_id, user_id};
 use glint_proto::{FileType, Timestamp};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

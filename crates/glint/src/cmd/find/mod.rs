@@ -1,28 +1,23 @@
 //! `glint find`: find(1) on the servers themselves, many directories at once.
 
 mod age;
-mod c_library;
 mod entry;
 mod expression;
 mod perm;
-mod place;
 mod print;
 mod test;
 mod walk;
 
-use crate::target::not_reached;
+use super::tree::{Place, Tree, without_number};
 use crate::{CommandResult, Usage};
-use glint_client::{Caller, Client, ScannedPage, Vfs};
-use glint_net::{Cluster, Remote, RemoteOptions};
-use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino, Timestamp};
-use place::{Place, names, without_number};
+use glint_proto::{Errno, Timestamp};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use walk::{Sink, Source, Walk};
+use walk::{Sink, Walk};
 
 /// Find files, as find(1) does, by asking the servers instead of a mount.
 ///
@@ -55,80 +50,6 @@ Examples:
   glint find /mnt/glint -type f -size +1G
   glint find /mnt/glint -name .git -prune -o -mtime -1 -print0
   glint find --json server:5640/project -user alice";
-
-/// Links that are followed on the way to a starting point, as Linux does it.
-const LINKS_MAX: u32 = 40;
-
-type FindClient = Client<Cluster<Remote>>;
-
-/// A file system, as who called this command may see it.
-struct Tree {
-    client: FindClient,
-    caller: Caller,
-}
-
-impl Tree {
-    fn connect(address: &str) -> Result<Tree, String> {
-        let shown = "(find)".to_owned();
-        let to = crate::identity::address(address)?;
-        let options = RemoteOptions { address: to.clone(), mount_point: shown.clone() };
-        let remote = Remote::connect(options).map_err(|error| not_reached(&to, &error))?;
-        let cluster = Cluster::new(remote, crate::identity::get()?, shown);
-        let groups = rustix::process::getgroups().unwrap_or_default();
-        let cred = Cred {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: Some(groups.into_iter().map(rustix::process::Gid::as_raw).collect()),
-        };
-        // Without locks: nothing is looked at twice. Reading changes no times, as nobody reads data.
-        let client = Client::new(cluster, true);
-        Ok(Tree { client, caller: Caller { cred, pid: 0 } })
-    }
-
-    /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
-    /// be a directory; a link that begins at the root of some host leads nowhere here.
-    async fn resolve(&self, place: &Place) -> FsResult<Attr> {
-        let mut attr = self.client.getattr(self.client.root()).await?.attr;
-        let mut rest: Vec<Vec<u8>> = place.names.iter().rev().cloned().collect();
-        let mut links = 0;
-        while let Some(name) = rest.pop() {
-            let found = self.client.lookup(&self.caller, attr.ino, &name).await?.attr;
-            let is_link = FileType::from_mode(found.mode) == Some(FileType::Symlink);
-            if !is_link || (rest.is_empty() && !place.is_directory) {
-                attr = found;
-                continue;
-            }
-            links += 1;
-            if links > LINKS_MAX {
-                return Err(Errno::ELOOP);
-            }
-            let target = self.client.readlink(found.ino).await?;
-            if target.starts_with(b"/") {
-                return Err(Errno::EXDEV);
-            }
-            rest.extend(names(&target).into_iter().rev());
-        }
-        match place.is_directory && !attr.is_dir() {
-            true => Err(Errno::ENOTDIR),
-            false => Ok(attr),
-        }
-    }
-}
-
-impl Source for Tree {
-    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
-        self.client.scan(&self.caller, directories).await
-    }
-
-    async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr> {
-        Ok(self.client.lookup(&self.caller, directory, name).await?.attr)
-    }
-
-    async fn target(&self, link: Ino) -> FsResult<Vec<u8>> {
-        // Whoever may look a link up may read it, and the walk does so with no other.
-        self.client.readlink(link).await
-    }
-}
 
 /// Standard output and standard error.
 #[derive(Default)]
@@ -175,7 +96,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             }
         };
         let tree = trees.entry(place.address.clone()).or_insert_with(|| {
-            Tree::connect(&place.address).map_err(|why| terminal.say(&why)).ok()
+            Tree::connect(&place.address, "find").map_err(|why| terminal.say(&why)).ok()
         });
         let Some(tree) = tree else { continue };
         let goes_on = runtime.block_on(async {

@@ -1,8 +1,8 @@
 //! How files are printed: the formats of -printf, and JSON.
 
-use super::c_library::{date, group_name, short, user_name};
 use super::entry::{Entry, Missing};
 use super::test::TimeOf;
+use crate::cmd::tree::c_library::{date, group_name, short, user_name};
 use glint_proto::{Attr, FileType, Timestamp};
 use serde_json::json;
 use std::ffi::CStr;

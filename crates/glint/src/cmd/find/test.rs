@@ -2,11 +2,11 @@
 //! request is asked for by the caller, and the expression is looked at again.
 
 use super::age::AskedAge;
-use super::c_library::{Pattern, group_name, user_name};
 use super::entry::{Entry, Missing};
 use super::expression::Expression;
 use super::perm::Perm;
 use super::print;
+use crate::cmd::tree::c_library::{Pattern, group_name, user_name};
 use glint_proto::{Attr, FileType, Timestamp};
 
 /// A number in an expression: N, +N or -N.

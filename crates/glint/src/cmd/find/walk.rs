@@ -11,12 +11,12 @@ mod directory;
 use super::entry::{Entry, Facts, Missing, join};
 use super::expression::FindCall;
 use super::test::Applied;
-use directory::{Class, Directory};
+use crate::cmd::tree::{Searched, Source};
+use directory::Directory;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::{ScannedEntry, ScannedPage};
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Requests that are under way at once.
@@ -25,16 +25,6 @@ const REQUESTS_AT_ONCE: usize = 4;
 const DIRECTORIES_PER_REQUEST: usize = 64;
 /// Bytes that are kept until they are written.
 const OUTPUT_BYTES: usize = 64 << 10;
-
-/// Where the walk takes what it shows.
-pub(super) trait Source {
-    /// Lists directories, each after a cookie: pages of the first of them, at least of one. Whoever
-    /// may read a directory is told the attributes, too: the walk finds out whether they may be shown.
-    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>>;
-    /// EACCES if the directory must not be searched.
-    async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr>;
-    async fn target(&self, link: Ino) -> FsResult<Vec<u8>>;
-}
 
 /// Where the walk leaves what it found.
 pub(super) trait Sink {
@@ -56,8 +46,7 @@ pub(super) struct Walk<'a, S, O> {
     sink: &'a O,
     /// Directories to list, each after a cookie.
     found: RefCell<Vec<ToList>>,
-    /// Whether directories without ACLs may be searched.
-    searched: RefCell<HashMap<Class, bool>>,
+    searched: Searched,
     output: RefCell<Vec<u8>>,
     quit: Cell<bool>,
 }
@@ -65,7 +54,7 @@ pub(super) struct Walk<'a, S, O> {
 impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     pub(super) fn new(call: &'a FindCall, source: &'a S, sink: &'a O) -> Walk<'a, S, O> {
         let (found, searched, output) =
-            (RefCell::default(), RefCell::default(), RefCell::default());
+            (RefCell::default(), Searched::default(), RefCell::default());
         Walk { call, source, sink, found, searched, output, quit: Cell::new(false) }
     }
 
@@ -222,6 +211,11 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         }
     }
 
+    /// Finds out whether a directory, which has this name, may be searched.
+    async fn may_search(&self, directory: &Directory, name: &[u8]) -> bool {
+        self.searched.may_search(self.source, directory.ino, directory.class, name).await
+    }
+
     async fn look_at_names(
         &self,
         directory: &Rc<Directory>,
@@ -242,23 +236,6 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             let entry = self.entry(directory, named, may_search, path, start);
             self.come_to(entry, Some(directory)).await;
         }
-    }
-
-    /// Finds out whether a directory, which has this name, may be searched. The server decides it:
-    /// it knows ACLs, and as whom it sees the caller. It is asked once for all that have the same
-    /// owner and mode.
-    async fn may_search(&self, directory: &Directory, name: &[u8]) -> bool {
-        let known = directory.class.and_then(|class| self.searched.borrow().get(&class).copied());
-        if let Some(may) = known {
-            return may;
-        }
-        let found = self.source.lookup(directory.ino, name).await.map(|_| ());
-        let may = found != Err(Errno::EACCES);
-        // If the server was away, nothing was found out.
-        if let (Some(class), Ok(()) | Err(Errno::EACCES)) = (directory.class, found) {
-            self.searched.borrow_mut().insert(class, may);
-        }
-        may
     }
 
     /// Makes an entry of a name in a directory.

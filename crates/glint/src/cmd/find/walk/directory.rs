@@ -1,12 +1,10 @@
 //! Directories whose contents are not done, as a tree of names.
 
 use super::super::entry::{Entry, Facts};
+use crate::cmd::tree::Class;
 use glint_proto::{Attr, FileType, Ino};
 use std::cell::Cell;
 use std::rc::Rc;
-
-/// Owner, group and mode: without an ACL they decide who may search a directory.
-pub(super) type Class = (u32, u32, u32);
 
 /// A directory whose contents are not done.
 pub(super) struct Directory {
@@ -15,7 +13,6 @@ pub(super) struct Directory {
     parent: Option<Rc<Directory>>,
     pub(super) depth: usize,
     pub(super) ino: Ino,
-    /// `None` if it may have an ACL.
     pub(super) class: Option<Class>,
     /// Kept for a directory that comes after its contents.
     attr: Option<Box<Attr>>,
@@ -46,7 +43,7 @@ impl Directory {
             parent: parent.cloned(),
             depth,
             ino,
-            class: attr.has_no_xattrs.then_some((attr.uid, attr.gid, attr.mode)),
+            class: Class::of(&attr),
             attr: contents_first.then(|| Box::new(attr)),
             pending: Cell::new(1),
         })

@@ -10,20 +10,20 @@ const ENTRY_BYTES: usize = 64 << 10;
 
 /// A pattern of fnmatch(3), on bytes: a leading dot is no exception, and `*` matches a slash.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Pattern {
+pub(in crate::cmd) struct Pattern {
     pattern: CString,
     flags: i32,
 }
 
 impl Pattern {
     /// A pattern; `None` if a byte of it is 0.
-    pub(super) fn new(pattern: &[u8], ignores_case: bool) -> Option<Pattern> {
+    pub(in crate::cmd) fn new(pattern: &[u8], ignores_case: bool) -> Option<Pattern> {
         let flags = if ignores_case { libc::FNM_CASEFOLD } else { 0 };
         Some(Pattern { pattern: CString::new(pattern).ok()?, flags })
     }
 
     /// Whether all of `text` matches.
-    pub(super) fn matches(&self, text: &[u8]) -> bool {
+    pub(in crate::cmd) fn matches(&self, text: &[u8]) -> bool {
         let Ok(text) = CString::new(text) else { return false };
         // SAFETY: both strings end with a 0, outlive the call, and are only read.
         unsafe { libc::fnmatch(self.pattern.as_ptr(), text.as_ptr(), self.flags) == 0 }
@@ -31,7 +31,7 @@ impl Pattern {
 }
 
 /// Returns the name of a user.
-pub(super) fn user_name(uid: u32) -> Option<Vec<u8>> {
+pub(in crate::cmd) fn user_name(uid: u32) -> Option<Vec<u8>> {
     let (mut entry, mut found) = (MaybeUninit::<libc::passwd>::uninit(), std::ptr::null_mut());
     let mut room = vec![0; ENTRY_BYTES];
     // SAFETY: the entry and its room outlive the call, and the room is as long as is said. What was
@@ -45,7 +45,7 @@ pub(super) fn user_name(uid: u32) -> Option<Vec<u8>> {
 }
 
 /// Returns the name of a group.
-pub(super) fn group_name(gid: u32) -> Option<Vec<u8>> {
+pub(in crate::cmd) fn group_name(gid: u32) -> Option<Vec<u8>> {
     let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
     let mut room = vec![0; ENTRY_BYTES];
     // SAFETY: as in `user_name`.
@@ -58,7 +58,7 @@ pub(super) fn group_name(gid: u32) -> Option<Vec<u8>> {
 }
 
 /// Returns the number of a user.
-pub(super) fn user_id(name: &str) -> Option<u32> {
+pub(in crate::cmd) fn user_id(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let (mut entry, mut found) = (MaybeUninit::<libc::passwd>::uninit(), std::ptr::null_mut());
     let mut room = vec![0; ENTRY_BYTES];
@@ -71,7 +71,7 @@ pub(super) fn user_id(name: &str) -> Option<u32> {
 }
 
 /// Returns the number of a group.
-pub(super) fn group_id(name: &str) -> Option<u32> {
+pub(in crate::cmd) fn group_id(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
     let mut room = vec![0; ENTRY_BYTES];
@@ -84,7 +84,7 @@ pub(super) fn group_id(name: &str) -> Option<u32> {
 }
 
 /// Returns when a date is: year, month, day, hour, minute, second.
-pub(super) fn local_time(date: [i32; 6], is_utc: bool) -> Option<i64> {
+pub(in crate::cmd) fn local_time(date: [i32; 6], is_utc: bool) -> Option<i64> {
     let [year, month, day, hour, minute, second] = date;
     // SAFETY: a `tm` is numbers, and a pointer to the name of a time zone, which may be null.
     let mut parts: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -98,7 +98,7 @@ pub(super) fn local_time(date: [i32; 6], is_utc: bool) -> Option<i64> {
 }
 
 /// Returns a number as %g of printf(3) writes it.
-pub(super) fn short(number: f64) -> Vec<u8> {
+pub(in crate::cmd) fn short(number: f64) -> Vec<u8> {
     let mut text = [0u8; 64];
     // SAFETY: the text is as long as is said, and the format ends with a 0 and takes one `double`.
     let len =
@@ -107,7 +107,7 @@ pub(super) fn short(number: f64) -> Vec<u8> {
 }
 
 /// Returns a time in the local time zone, as strftime(3) writes it.
-pub(super) fn date(time: Timestamp, format: &CStr) -> Vec<u8> {
+pub(in crate::cmd) fn date(time: Timestamp, format: &CStr) -> Vec<u8> {
     let mut parts = MaybeUninit::<libc::tm>::uninit();
     let mut text = [0u8; 256];
     // SAFETY: the time and its parts outlive the call; the parts are read only if it has filled

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 /// A starting point.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(in crate::cmd) struct Place {
     /// Address of the server with the MDS.
-    pub(super) address: String,
+    pub(in crate::cmd) address: String,
     /// Names from the root of the file system to it.
-    pub(super) names: Vec<Vec<u8>>,
+    pub(in crate::cmd) names: Vec<Vec<u8>>,
     /// It must be a directory, or a link to one: it was said with a slash after it.
-    pub(super) is_directory: bool,
+    pub(in crate::cmd) is_directory: bool,
 }
 
-pub(super) fn names(path: &[u8]) -> Vec<Vec<u8>> {
+pub(in crate::cmd) fn names(path: &[u8]) -> Vec<Vec<u8>> {
     let is_name = |name: &&[u8]| !name.is_empty() && *name != b".";
     path.split(|byte| *byte == b'/').filter(is_name).map(<[u8]>::to_vec).collect()
 }
@@ -62,13 +62,13 @@ fn is_here(said: &Path) -> bool {
 }
 
 /// The text of an error as find(1) shows it: without its number.
-pub(super) fn without_number(error: &str) -> &str {
+pub(in crate::cmd) fn without_number(error: &str) -> &str {
     error.split(" (os error").next().unwrap_or(error)
 }
 
 impl Place {
     /// Finds a starting point: a path in a mount, or HOST:PORT/PATH.
-    pub(super) fn find(said: &OsStr) -> Result<Place, String> {
+    pub(in crate::cmd) fn find(said: &OsStr) -> Result<Place, String> {
         let is_directory = leads_on(said.as_bytes());
         let said = Path::new(said);
         if let Some(place) = on_server(said.as_os_str().as_bytes()).filter(|_| !is_here(said)) {

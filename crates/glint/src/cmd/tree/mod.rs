@@ -1,0 +1,99 @@
+//! A tree at the servers, for commands that walk over one without a mount.
+
+pub(in crate::cmd) mod c_library;
+mod place;
+mod searched;
+
+pub(in crate::cmd) use place::{Place, without_number};
+pub(in crate::cmd) use searched::{Class, Searched};
+
+use crate::target::not_reached;
+use glint_client::{Caller, Client, ScannedPage, Vfs};
+use glint_net::{Cluster, Remote, RemoteOptions};
+use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino};
+use place::names;
+
+/// Where the walk takes what it shows.
+pub(in crate::cmd) trait Source {
+    /// Lists directories, each after a cookie: pages of the first of them, at least of one. Whoever
+    /// may read a directory is told the attributes, too: the walk finds out whether they may be shown.
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>>;
+    /// EACCES if the directory must not be searched.
+    async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr>;
+    async fn target(&self, link: Ino) -> FsResult<Vec<u8>>;
+}
+
+/// Links that are followed on the way to a starting point, as Linux does it.
+const LINKS_MAX: u32 = 40;
+
+type TreeClient = Client<Cluster<Remote>>;
+
+/// A file system, as who called this command may see it.
+pub(in crate::cmd) struct Tree {
+    client: TreeClient,
+    caller: Caller,
+}
+
+impl Tree {
+    /// Connects to the server with the MDS; `command` is shown there as the client's place.
+    pub(in crate::cmd) fn connect(address: &str, command: &str) -> Result<Tree, String> {
+        let shown = format!("({command})");
+        let to = crate::identity::address(address)?;
+        let options = RemoteOptions { address: to.clone(), mount_point: shown.clone() };
+        let remote = Remote::connect(options).map_err(|error| not_reached(&to, &error))?;
+        let cluster = Cluster::new(remote, crate::identity::get()?, shown);
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let cred = Cred {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: Some(groups.into_iter().map(rustix::process::Gid::as_raw).collect()),
+        };
+        // Without locks: nothing is looked at twice. Reading changes no times, as nobody reads data.
+        let client = Client::new(cluster, true);
+        Ok(Tree { client, caller: Caller { cred, pid: 0 } })
+    }
+
+    /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
+    /// be a directory; a link that begins at the root of some host leads nowhere here.
+    pub(in crate::cmd) async fn resolve(&self, place: &Place) -> FsResult<Attr> {
+        let mut attr = self.client.getattr(self.client.root()).await?.attr;
+        let mut rest: Vec<Vec<u8>> = place.names.iter().rev().cloned().collect();
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            let found = self.client.lookup(&self.caller, attr.ino, &name).await?.attr;
+            let is_link = FileType::from_mode(found.mode) == Some(FileType::Symlink);
+            if !is_link || (rest.is_empty() && !place.is_directory) {
+                attr = found;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Errno::ELOOP);
+            }
+            let target = self.client.readlink(found.ino).await?;
+            if target.starts_with(b"/") {
+                return Err(Errno::EXDEV);
+            }
+            rest.extend(names(&target).into_iter().rev());
+        }
+        match place.is_directory && !attr.is_dir() {
+            true => Err(Errno::ENOTDIR),
+            false => Ok(attr),
+        }
+    }
+}
+
+impl Source for Tree {
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        self.client.scan(&self.caller, directories).await
+    }
+
+    async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr> {
+        Ok(self.client.lookup(&self.caller, directory, name).await?.attr)
+    }
+
+    async fn target(&self, link: Ino) -> FsResult<Vec<u8>> {
+        // Whoever may look a link up may read it, and the walk does so with no other.
+        self.client.readlink(link).await
+    }
+}
