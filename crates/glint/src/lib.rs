@@ -88,6 +88,7 @@ enum Command {
     Ost(cmd::storage::ost::OstCommand),
     #[command(subcommand)]
     Heal(cmd::storage::heal::HealCommand),
+    Du(cmd::du::Args),
     Find(cmd::find::Args),
     Fsck(cmd::fsck::Args),
     Scrub(cmd::storage::scrub::Args),
@@ -178,6 +179,7 @@ fn run(command: Command, common: &Common) -> CommandResult {
         Command::Restripe(args) => cmd::storage::restripe::run(args),
         Command::Getstripe(args) => cmd::storage::stripe::get(args),
         Command::Scrub(args) => cmd::storage::scrub::run(args),
+        Command::Du(args) => cmd::du::run(args),
         Command::Find(args) => cmd::find::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Heal(command) => cmd::storage::heal::run(command),

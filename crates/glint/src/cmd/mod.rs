@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cert;
+pub(crate) mod du;
 pub(crate) mod find;
 pub(crate) mod fsck;
 pub(crate) mod mount;
