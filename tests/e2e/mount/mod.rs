@@ -3,10 +3,10 @@
 mod adapter;
 mod commands;
 mod conventions;
-mod find;
 mod handles;
 mod pages;
 mod posix;
+mod scans;
 mod set_id;
 mod trees;
 mod waits;

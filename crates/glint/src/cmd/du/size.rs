@@ -155,7 +155,6 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_du() {
-        // Compared with `du -B UNIT` of coreutils 9.1.
         for (unit, number, expected) in [
             ("human-readable", 0, "0"),
             ("human-readable", 1023, "1023"),

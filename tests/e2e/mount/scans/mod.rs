@@ -1,0 +1,4 @@
+//! Trees that are looked at on the servers themselves, without a mount: `glint find`, `glint du`.
+
+mod du;
+mod find;
