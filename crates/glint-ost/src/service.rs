@@ -373,7 +373,7 @@ impl<D: Disk> Ost<D> {
         way: Way,
     ) -> io::Result<u32> {
         let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
-        let call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
+        let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
         self.store.turn().await;
         let mut done = 0;
         while done < buffer.len() {
@@ -403,6 +403,8 @@ impl<D: Disk> Ost<D> {
                         data.truncate(n);
                         Ok::<_, io::Error>(data)
                     };
+                    // While it waits for its turn among others, this disk is not blamed.
+                    drop(call.take());
                     let data = self.apart(CallKind::Short, Apart::default(), miss).await?;
                     room[..data.len()].copy_from_slice(&data);
                     glint_telemetry::count(Counter::BytesCopied, data.len() as u64);

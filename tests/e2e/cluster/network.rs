@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::random::Random;
 use support::*;
 
@@ -360,6 +360,47 @@ fn small_files_that_are_prefetched_are_never_old() {
         }
     }
     [mount, other_mount, server].into_iter().for_each(Process::stop);
+    world.assert_sound();
+}
+
+/// Small files are asked for together, with one request to each of their servers: one that stands still
+/// keeps no file of another one back.
+#[test]
+fn files_that_are_prefetched_wait_for_no_server_but_their_own() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let [still, other] = [1, 2].map(|n| world.oss(n, free_port(), port, &[]));
+    let (maker, made) = world.mount(port, "maker", &[]);
+    fs::create_dir(made.join("d")).unwrap();
+    const FILES: u64 = 120;
+    let bytes = |n: u64| vec![n as u8; 5000 + n as usize];
+    let name = |n: u64| format!("d/f{n:03}");
+    for n in 0..FILES {
+        fs::write(made.join(name(n)), bytes(n)).unwrap();
+    }
+    maker.stop();
+    let (mount, a) = world.mount(port, "a", &[]);
+    let layouts = sh(&a, "ls -l d > /dev/null; getfattr -n glint.layout d/*");
+    let lies_on: Vec<&str> = layouts.lines().filter(|line| line.contains("first_ost=")).collect();
+    assert_eq!(lies_on.len() as u64, FILES, "{layouts}");
+    let (of_still, others): (Vec<u64>, Vec<u64>) =
+        (0..FILES).partition(|n| lies_on[*n as usize].contains("first_ost=1"));
+    assert!(of_still.len() > 20 && others.len() > 40, "{layouts}");
+    let read = |n: u64| assert!(fs::read(a.join(name(n))).unwrap() == bytes(n), "{n}");
+    still.halt(true);
+    for n in others {
+        let begun = Instant::now();
+        read(n);
+        assert!(begun.elapsed() < Duration::from_millis(1500), "{n}: {:?}", begun.elapsed());
+    }
+    let status: serde_json::Value =
+        serde_json::from_str(&sh(&a, "getfattr --only-values -n glint.status .")).unwrap();
+    let prefetched = status["client"]["prefetched"]["read"].as_u64().unwrap();
+    assert!(prefetched > 20, "of the files that were read, {prefetched} were prefetched");
+    still.halt(false);
+    of_still.into_iter().for_each(read);
+    [mount, still, other, server].into_iter().for_each(Process::stop);
     world.assert_sound();
 }
 

@@ -5,14 +5,21 @@ use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, is_slow};
 use crate::vfs::{Caller, Handle, WriteHow, Writer};
+use futures_util::future::{Either, select};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
 use glint_telemetry::Counter;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// After this time whoever needs what is read ahead reads it alone: other reads that came with it may
+/// wait for a server or a disk that stands still.
+const AHEAD_LATE: Duration = Duration::from_secs(2);
 
 impl<T: Transport> Client<T> {
     /// Everything of an inode to stable storage.
@@ -110,9 +117,14 @@ impl<T: Transport> Client<T> {
         let begun = clock::now();
         let mut done = 0;
         for block in &plan.here {
-            match block.copy(offset + done as u64, &mut buffer[done..]).await {
-                Some(len) => done += len,
-                None => break,
+            let copied = block.copy(offset + done as u64, &mut buffer[done..]);
+            match select(pin!(copied), pin!(host::sleep(AHEAD_LATE))).await {
+                Either::Left((Some(len), _)) => done += len,
+                Either::Left((None, _)) => break,
+                Either::Right(_) => {
+                    block.give_up();
+                    break;
+                }
             }
         }
         // Less than that is not all: a block has not come, or the file has become shorter.

@@ -136,6 +136,12 @@ impl ChainRows {
         self.lost.read().versions.get(&target) == Some(&row.version)
     }
 
+    /// Whether a member of a chain may be read from, as far as is known.
+    pub(crate) fn is_readable(&self, target: u16, ost: u16) -> bool {
+        let has = |row: Arc<Chain>| row.readable().any(|member| member == ost);
+        self.get(target).is_some_and(has) && !self.moved.is_moving(target)
+    }
+
     /// Whether none is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.read().is_empty()

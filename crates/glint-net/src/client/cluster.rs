@@ -168,8 +168,8 @@ impl<M: Transport> OstRequests for Cluster<M> {
         }
     }
 
-    async fn read_objects(&self, reads: Vec<ObjectRead>) -> Vec<FsResult<Vec<u8>>> {
-        self.read_of_servers(reads).await
+    async fn read_objects(&self, reads: Vec<ObjectRead>, says: &dyn Fn(usize, FsResult<Vec<u8>>)) {
+        self.read_of_servers(reads, says).await;
     }
 }
 

@@ -11,12 +11,15 @@
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
+mod parts;
+
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
 use crate::client::lease;
 use crate::client::link::{Link, PATIENCE};
 use crate::client::opens::ClosingGuard;
+use crate::client::remote::parts::parts_of;
 use crate::client::session::ClientSession;
 use crate::client::session::hello::{hello_of, welcome_of};
 use crate::client::transport::{
@@ -284,22 +287,25 @@ impl OstRequests for Remote {
         }
     }
 
-    async fn read_objects(&self, reads: Vec<ObjectRead>) -> Vec<FsResult<Vec<u8>>> {
-        let count = reads.len();
-        let request = Request::ReadObjects(reads);
-        match self.exchange(&request, &Bulk::None, &|| true).await {
-            Ok((Reply::ObjectsRead(lengths), data)) if lengths.len() == count => {
-                let mut rest = data.bytes();
-                glint_telemetry::count(Counter::BytesCopied, rest.len() as u64);
-                let mut take = |len: u32| {
-                    let (data, after) = rest.split_at_checked(len as usize).ok_or(Errno::EPROTO)?;
-                    rest = after;
-                    Ok(data.to_vec())
-                };
-                lengths.into_iter().map(|len| take(len?)).collect()
-            }
-            Ok((Reply::Failed(errno), _)) | Err(errno) => vec![Err(errno); count],
-            Ok(_) => vec![Err(Errno::EPROTO); count],
+    async fn read_objects(&self, reads: Vec<ObjectRead>, says: &dyn Fn(usize, FsResult<Vec<u8>>)) {
+        let asked: Vec<u32> = reads.iter().map(|read| read.len).collect();
+        let answer = self.exchange(&Request::ReadObjects(reads), &Bulk::None, &|| true).await;
+        let parts = match &answer {
+            Ok((Reply::ObjectsRead(lengths), data)) => parts_of(data.bytes(), &asked, lengths),
+            Ok((Reply::Failed(errno), _)) | Err(errno) => Err(*errno),
+            Ok(_) => Err(Errno::EPROTO),
+        };
+        match parts {
+            Ok(parts) => parts.into_iter().enumerate().for_each(|(at, part)| {
+                says(
+                    at,
+                    part.map(|data| {
+                        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+                        data.to_vec()
+                    }),
+                );
+            }),
+            Err(errno) => (0..asked.len()).for_each(|at| says(at, Err(errno))),
         }
     }
 

@@ -63,11 +63,15 @@ pub trait OstRequests: Send + Sync + 'static {
         is_held: &dyn Fn() -> bool,
     ) -> impl Future<Output = FsResult<OstReply>>;
 
-    /// Reads from several objects. Over a network, it is one request to each of their servers. What
-    /// cannot be read at once is an error (EAGAIN where it may be read later): whoever needs it asks
-    /// for it alone.
-    fn read_objects(&self, reads: Vec<ObjectRead>) -> impl Future<Output = Vec<FsResult<Vec<u8>>>> {
-        join_all(reads.into_iter().map(async |read| {
+    /// Reads from several objects, and says of each what was read as it comes. Over a network, it is
+    /// one request to each of their servers. What cannot be read at once is an error (EAGAIN where it
+    /// may be read later), perhaps said twice: whoever needs it asks for it alone.
+    fn read_objects(
+        &self,
+        reads: Vec<ObjectRead>,
+        says: &dyn Fn(usize, FsResult<Vec<u8>>),
+    ) -> impl Future<Output = ()> {
+        let read = async |read: ObjectRead| {
             let mut data = vec![0; read.len as usize];
             let (bulk, is_held) = (Bulk::In(&mut data), &|| true);
             match self.ost(read.to, read.request(), read.capability, bulk, is_held).await? {
@@ -75,7 +79,11 @@ pub trait OstRequests: Send + Sync + 'static {
                 _ => return Err(Errno::EPROTO),
             }
             Ok(data)
-        }))
+        };
+        async move {
+            let all = reads.into_iter().enumerate();
+            join_all(all.map(async |(at, one)| says(at, read(one).await))).await;
+        }
     }
 
     /// Has rows of chains be learnt that come with refusals (EREMCHG).

@@ -6,12 +6,14 @@ use crate::{NetError, Service};
 use futures_util::future::join_all;
 use glint_proto::limits::{BULK_BYTES_MAX, OBJECT_READS_MAX};
 use glint_proto::message::{ObjectRead, Reply};
-use glint_proto::{Bulk, Errno, OstReply};
+use glint_proto::{Bulk, Errno, FsResult, OstReply, Session};
 use std::rc::Rc;
 
+/// Of the reads of one request, so many keep others waiting at a time, and wait for a disk together.
+const READS_AT_ONCE: usize = 8;
+
 impl<S: Service> Worker<S> {
-    /// Reads from objects. Their data is in `bulk`, one after the other. All are begun before the
-    /// first has come, so that a disk sees them together.
+    /// Reads from objects, some at a time. Their data is in `bulk`, one after the other.
     pub(super) async fn read_objects(
         self: &Rc<Self>,
         received: &Received<'_, S>,
@@ -25,32 +27,67 @@ impl<S: Service> Worker<S> {
         }
         bulk.resize(total, 0);
         let mut rest = &mut bulk[..];
-        let lengths = join_all(reads.iter().map(|read| {
-            let room;
-            (room, rest) = std::mem::take(&mut rest).split_at_mut(read.len as usize);
-            async move {
-                let &ObjectRead { to, capability, .. } = read;
-                let asked = DataRequest { to, request: read.request(), capability, forward: None };
-                self.admit_ost(received.connection, session, &asked)?;
-                let space = Bulk::In(room);
-                match self.service.execute_data(session, to, asked.request, space).await.reply? {
-                    OstReply::Data(len) => Ok(len),
-                    _ => Err(Errno::EPROTO),
-                }
+        let mut lengths = Vec::with_capacity(reads.len());
+        for some in reads.chunks(READS_AT_ONCE) {
+            lengths.extend(
+                join_all(some.iter().map(|read| {
+                    let room;
+                    (room, rest) = std::mem::take(&mut rest).split_at_mut(read.len as usize);
+                    self.read_object(received, session, read, room)
+                }))
+                .await,
+            );
+            if lengths.len() < reads.len() {
+                futures_lite::future::yield_now().await;
             }
-        }))
-        .await;
-        // Short ones leave gaps.
-        let (mut start, mut end) = (0, 0);
-        for (read, len) in reads.iter().zip(&lengths) {
-            let len = len.as_ref().map_or(0, |len| *len as usize);
-            if start != end {
-                bulk.copy_within(start..start + len, end);
-            }
-            start += read.len as usize;
-            end += len;
         }
-        bulk.truncate(end);
+        close_gaps(bulk, reads.iter().map(|read| read.len as usize).zip(&lengths));
         Ok(Reply::ObjectsRead(lengths))
+    }
+    async fn read_object(
+        &self,
+        received: &Received<'_, S>,
+        session: &Session,
+        read: &ObjectRead,
+        room: &mut [u8],
+    ) -> FsResult<u32> {
+        let &ObjectRead { to, capability, .. } = read;
+        let asked = DataRequest { to, request: read.request(), capability, forward: None };
+        self.admit_ost(received.connection, session, &asked)?;
+        let space = Bulk::In(room);
+        match self.service.execute_data(session, to, asked.request, space).await.reply? {
+            OstReply::Data(len) => Ok(len),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+}
+
+/// Puts what was read one after the other: each read had room for so much, and was shorter perhaps.
+fn close_gaps<'a>(bulk: &mut Vec<u8>, read: impl Iterator<Item = (usize, &'a FsResult<u32>)>) {
+    let (mut start, mut end) = (0, 0);
+    for (room, len) in read {
+        let len = len.as_ref().map_or(0, |len| *len as usize);
+        if start != end {
+            bulk.copy_within(start..start + len, end);
+        }
+        start += room;
+        end += len;
+    }
+    bulk.truncate(end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_failed_reads_leave_no_gaps() {
+        let mut bulk = b"aab.cc..ddd".to_vec();
+        let lengths = [Ok(2), Ok(1), Err(Errno::EIO), Ok(3)];
+        close_gaps(&mut bulk, [2, 2, 4, 3].into_iter().zip(&lengths));
+        assert_eq!(bulk, b"aabddd");
+        let mut whole = b"aabb".to_vec();
+        close_gaps(&mut whole, [2, 2].into_iter().zip(&[Ok(2), Ok(2)]));
+        assert_eq!(whole, b"aabb");
     }
 }

@@ -102,5 +102,7 @@ mod tests {
         assert!(reclaimed(vec![Err(Errno::ENOENT), Err(Errno::EROFS)]));
         assert!(!reclaimed(vec![batch(&[(0, Errno::ENOENT)]), Err(Errno::ESTALE)]));
         assert!(!reclaimed(vec![batch(&[]), Ok(MdsReply::Done)]));
+        let read = |read| failed_with_disk(&Reply::ObjectsRead(read));
+        assert!(read(vec![Ok(1), Err(Errno::EIO)]) && !read(vec![Ok(1), Err(Errno::EREMCHG)]));
     }
 }

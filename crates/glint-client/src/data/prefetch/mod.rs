@@ -19,7 +19,7 @@ use glint_net::{Transport, host};
 use glint_proto::limits::{OBJECT_READS_MAX, PREFETCHED_FILES_MAX, STRIPE_BYTES_LOG2_MIN};
 use glint_proto::lock::Range;
 use glint_proto::message::ObjectRead;
-use glint_proto::{DirEntry, Errno, FileType, Ino, Layout, MdsRequest};
+use glint_proto::{DirEntry, Errno, FileType, FsResult, Ino, Layout, MdsRequest};
 use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -47,7 +47,6 @@ const READS_MAX: usize = 8;
 
 /// A small file that is read before anybody asks.
 struct SmallFile {
-    ino: Ino,
     layout: Layout,
     block: BlockOnItsWay,
 }
@@ -218,50 +217,37 @@ impl<T: Transport> Client<T> {
                 Err(_) => return,
             }
             // Fewer than there are slots: others read, too.
-            let fetch = self.batches(files).into_iter().map(|batch| self.fetch(batch));
+            let fetch = batches(files).into_iter().map(|batch| self.fetch(batch));
             stream::iter(fetch).buffer_unordered(READS_MAX).collect::<()>().await;
         }
     }
 
-    /// Files of these on which locks have come, as they are read together.
-    fn batches(&self, files: &[Arc<CachedInode>]) -> Vec<Vec<SmallFile>> {
-        let mut batches: Vec<Vec<SmallFile>> = Vec::new();
-        let mut bytes = 0;
-        for file in files {
-            let Some(fetched) = self.begin_fetch(file) else { continue };
+    /// Reads small files on which locks have come, in one request to each of their servers.
+    async fn fetch(&self, files: &[Arc<CachedInode>]) {
+        let begin = |file: &Arc<CachedInode>| {
+            let fetched = self.begin_fetch(file)?;
             self.data.prefetched.note(file);
             glint_telemetry::count(Counter::FilesPrefetched, 1);
-            bytes += fetched.block.0.len;
-            match batches.last_mut() {
-                Some(batch) if bytes <= BATCH_BYTES => batch.push(fetched),
-                _ => {
-                    bytes = fetched.block.0.len;
-                    batches.push(vec![fetched]);
-                }
-            }
-        }
-        batches
-    }
-
-    /// Reads small files in one request to each of their servers.
-    async fn fetch(&self, files: Vec<SmallFile>) {
-        let reads = files.iter().map(|file| {
-            let (object, len) = (file.layout.object(file.ino, 0), file.block.0.len as u32);
-            let to = self.placement.ost_of(file.layout, 0).into();
+            let (object, len) = (fetched.layout.object(file.ino, 0), fetched.block.0.len as u32);
+            let to = self.placement.ost_of(fetched.layout, 0).into();
             let mut read = ObjectRead { to, object, offset: 0, len, capability: None };
             if self.parameters.needs_capabilities {
-                let inode = self.cache.find(file.ino);
-                let capability = |inode: Arc<CachedInode>| {
-                    inode.lock().capabilities.for_request(&read.request())
-                };
-                read.capability = inode.and_then(capability);
+                read.capability = file.lock().capabilities.for_request(&read.request());
             }
-            read
-        });
-        let read = self.transport.read_objects(reads.collect()).await;
-        for (file, data) in files.iter().zip(read) {
-            file.block.0.fill(data.ok());
+            Some((read, fetched.block))
+        };
+        let (reads, blocks): (Vec<_>, Vec<_>) = files.iter().filter_map(begin).unzip();
+        if reads.is_empty() {
+            return;
         }
+        let says = |at: usize, data: FsResult<Vec<u8>>| {
+            let BlockOnItsWay(block) = &blocks[at];
+            match data {
+                Ok(data) => block.fill(Some(data)),
+                Err(_) => block.give_up(),
+            }
+        };
+        self.transport.read_objects(reads, &says).await;
     }
 
     /// A small file that may be read, and the block that is to be filled. The lock is not in use
@@ -284,8 +270,23 @@ impl<T: Transport> Client<T> {
         if is_returned {
             file.wake();
         }
-        Some(SmallFile { ino: file.ino, layout, block: BlockOnItsWay(block) })
+        Some(SmallFile { layout, block: BlockOnItsWay(block) })
     }
+}
+
+/// Files as they are read together: so many bytes at a time.
+fn batches(files: &[Arc<CachedInode>]) -> Vec<&[Arc<CachedInode>]> {
+    let (mut batches, mut begin, mut bytes) = (Vec::new(), 0, 0);
+    for (at, file) in files.iter().enumerate() {
+        let size = small_size(&file.lock()).unwrap_or(0);
+        if bytes + size > BATCH_BYTES {
+            batches.push(&files[begin..at]);
+            (begin, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    batches.push(&files[begin..]);
+    batches
 }
 
 /// The size of a small file that nobody writes.

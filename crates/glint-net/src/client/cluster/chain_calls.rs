@@ -54,13 +54,11 @@ impl<M: Transport> Cluster<M> {
 
     /// Waits until a request to a chain would go elsewhere, or nowhere.
     pub(super) async fn until_elsewhere(&self, target: u16, request: &OstRequest, to: Destination) {
-        self.until_rows(|| self.is_elsewhere(target, request, to)).await;
-    }
-
-    /// Whether a request to a chain, which went to this member, would go elsewhere now, or nowhere.
-    pub(super) fn is_elsewhere(&self, target: u16, request: &OstRequest, to: Destination) -> bool {
-        let now = self.rows.destination(target, request, |ost| self.is_near(ost));
-        now.is_some_and(|now| now.ost != to.ost) || self.rows.is_lost(target)
+        self.until_rows(|| {
+            let now = self.rows.destination(target, request, |ost| self.is_near(ost));
+            now.is_some_and(|now| now.ost != to.ost) || self.rows.is_lost(target)
+        })
+        .await;
     }
 
     /// Waits until the rows of chains say something.

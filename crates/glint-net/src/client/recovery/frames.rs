@@ -28,7 +28,11 @@ pub(crate) fn object_of(frame: &[u8]) -> Option<Object> {
 
 /// Whether a frame of this client asks a chain for something, or another member of one.
 pub(crate) fn is_of_chain(frame: &[u8]) -> bool {
-    matches!(parse(frame), Some((_, Request::Ost { to, .. })) if to.chain.is_some())
+    match parse(frame) {
+        Some((_, Request::Ost { to, .. })) => to.chain.is_some(),
+        Some((_, Request::ReadObjects(reads))) => reads.iter().any(|read| read.to.chain.is_some()),
+        _ => false,
+    }
 }
 
 /// Member and chain, in this version, that a frame of this client has changed.

@@ -109,6 +109,23 @@ impl DuDirectory {
     }
 }
 
+impl Drop for DuDirectory {
+    /// Drops the directories that are listed below it one by one: each within the last would need a
+    /// stack as deep as the tree.
+    fn drop(&mut self) {
+        let below = |directory: &mut DuDirectory| {
+            let pages = std::mem::take(&mut directory.listing.get_mut().pages);
+            pages.into_iter().flatten().flatten().filter_map(|entry| entry.node)
+        };
+        let mut left: Vec<Rc<DuDirectory>> = below(self).collect();
+        while let Some(directory) = left.pop() {
+            if let Some(mut directory) = Rc::into_inner(directory) {
+                left.extend(below(&mut directory));
+            }
+        }
+    }
+}
+
 /// Puts a name at the end of a path.
 pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() && !path.ends_with(b"/") {

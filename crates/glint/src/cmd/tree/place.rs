@@ -44,7 +44,7 @@ fn socket_of_up(data: &Path) -> Result<String, String> {
     match std::fs::symlink_metadata(&socket) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
             "the `glint up` of {} does not listen at its socket; start it with --listen unix:{}, \
-             or use find(1)",
+             or use a mount",
             data.display(),
             socket.display()
         )),
