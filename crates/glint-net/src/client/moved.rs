@@ -137,11 +137,13 @@ impl MovedChanges {
 
     /// Forgets an acknowledged change that could not be made again: its file hears of it.
     pub(crate) fn give_up(&self, target: u16, number: u64, object: ObjectId, errno: Errno) {
-        tracing::error!(
-            event = event::REPLAY_FAILED, %errno, target, %object,
-            "acknowledged data could not be written again"
-        );
-        self.fail(object.ino, errno);
+        // Once for each file that has not heard of it: a chain that is lost may have thousands.
+        if self.fail(object.ino, errno) {
+            tracing::error!(
+                event = event::REPLAY_FAILED, %errno, target, %object,
+                "acknowledged data could not be written again"
+            );
+        }
         self.remove(target, number);
     }
 
@@ -180,10 +182,11 @@ impl MovedChanges {
         self.state.lock().by_chain.clear();
     }
 
-    /// A change of a file could not be made again.
-    fn fail(&self, ino: Ino, errno: Errno) {
-        self.failed.lock().insert(ino, errno);
+    /// A change of a file could not be made again: whether it is the first since the file asked.
+    fn fail(&self, ino: Ino, errno: Errno) -> bool {
+        let before = self.failed.lock().insert(ino, errno);
         self.has_failed.store(true, Ordering::Release);
+        before.is_none()
     }
 
     /// Why data of a file is lost, once.
@@ -287,6 +290,20 @@ mod tests {
         // Nor does one wait for the next time that the chain moves.
         moved.put_back(0x8000, vec![change(7, 2)]);
         assert_eq!(moved.moving(), [0x8000]);
+    }
+
+    #[test]
+    fn a_file_that_loses_many_changes_hears_of_it_once_and_again_after_it_has_asked() {
+        let moved = MovedChanges::default();
+        moved.put_back(0x8000, vec![change(7, 1), change(7, 2), change(8, 3)]);
+        let first = moved.first(0x8000).unwrap();
+        moved.give_up(0x8000, first.number, first.change.object.1, Errno::ENXIO);
+        assert!(!moved.is_there(0x8000, first.number));
+        assert!(!moved.fail(Ino(7), Errno::ENXIO), "it is said already");
+        assert_eq!(moved.take_failure(Ino(7)), Some(Errno::ENXIO));
+        assert_eq!(moved.take_failure(Ino(7)), None);
+        assert!(moved.fail(Ino(7), Errno::ENXIO), "others are lost");
+        assert_eq!(all(&moved), [2, 3]);
     }
 
     #[test]
