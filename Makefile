@@ -74,6 +74,8 @@ quick: SEEDS = 300
 quick: override E2E_OPTIONS += --quick
 quick: E2E_SECONDS = 45
 quick: SIM_SECONDS = 10
+# Its tests use no examples.
+quick: BUILT = --lib --bins --tests
 quick: begin tools check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
 	@scripts/step --sum
 
@@ -94,8 +96,9 @@ deny: tools-long ## Licences and sources of dependencies
 
 # All packages and all targets at once: with less, dependencies have other features and are built
 # once more.
+BUILT = --all-targets
 binaries:
-	$(STEP) build 180 cargo build --workspace --locked --all-targets
+	$(STEP) build 180 cargo build --workspace --locked $(BUILT)
 
 UNIT_TESTS = $(notdir $(basename $(wildcard crates/*/tests/*.rs)) \
 	$(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
