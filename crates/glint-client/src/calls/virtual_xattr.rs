@@ -7,7 +7,8 @@
 //! | `glint.status` | state dump of the servers, JSON; other users than root see no other client |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
 //!
-//! A value that is read in two steps, length first, is one value: see [`super::snapshots`].
+//! A value that is read in two steps, length first, is one value: see [`super::snapshots`]. Linux
+//! takes at most 64 KiB of an attribute: a longer value is E2BIG, and `glint status HOST:PORT` has no limit.
 
 use crate::calls::snapshots::Reader;
 use crate::client::Client;
