@@ -10,8 +10,9 @@
 //!   or is its own to do: then it is begun at once.
 
 use crate::disk::threads::{DiskThreads, First};
-use crate::disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
+use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
+use crate::store::object::Reading;
 use crate::store::object_store::{ObjectStore, state};
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
@@ -45,12 +46,15 @@ pub struct Apart {
     pub after: Option<Box<dyn FnOnce(GoOn) + Send>>,
     /// Kept until the disk is done with the request.
     pub kept: Option<Kept>,
+    /// The data is for a copy or a check, and none of it is added to what is kept in memory,
+    /// whatever the object's size.
+    pub adds_none: bool,
 }
 
 impl Apart {
     /// A request of which something is kept until the disk is done with it.
     fn keeping(kept: impl Send + 'static) -> Apart {
-        Apart { kept: Some(Box::new(kept)), after: None }
+        Apart { kept: Some(Box::new(kept)), ..Apart::default() }
     }
 }
 
@@ -227,9 +231,9 @@ impl<D: Disk> Ost<D> {
                 Some(object) => Apart::keeping(self.changing.after_others(object).await),
                 None => Apart::default(),
             },
-            Way::Apart(Apart { after, kept }) => {
+            Way::Apart(Apart { after, kept, adds_none }) => {
                 let change = changed.map(|object| self.changing.beside_others(object));
-                Apart { after, ..Apart::keeping((kept, change)) }
+                Apart { after, adds_none, ..Apart::keeping((kept, change)) }
             }
         };
         if let OstRequest::Stat { object } = request
@@ -241,7 +245,15 @@ impl<D: Disk> Ost<D> {
         // Who asked may have gone before it is written.
         let data = data.to_vec();
         glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
-        self.apart(kind, apart, move |store| perform(store, client, request, &data)).await
+        let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
+        let work = move |store: &ObjectStore<D>| {
+            let done = perform(store, client, request, &data);
+            if let Some(object) = adds_none {
+                store.passing().drop_later(object, (0, u64::MAX));
+            }
+            done
+        };
+        self.apart(kind, apart, work).await
     }
 
     /// Brings to stable storage the changes of a request.
@@ -321,7 +333,7 @@ impl<D: Disk> Ost<D> {
     fn apart_unless_dropped<T: Send + 'static>(
         &self,
         kind: CallKind,
-        Apart { after, kept }: Apart,
+        Apart { after, kept, .. }: Apart,
         work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
     ) -> oneshot::Receiver<io::Result<T>> {
         let (says, done) = oneshot::channel();
@@ -373,6 +385,8 @@ impl<D: Disk> Ost<D> {
         way: Way,
     ) -> io::Result<u32> {
         let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
+        let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
+        let waiting = if adds_none { Reading::AddingNone } else { Reading::Waiting };
         let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
         self.store.turn().await;
         let mut done = 0;
@@ -380,12 +394,12 @@ impl<D: Disk> Ost<D> {
             let at = offset + done as u64;
             let room = &mut buffer[done..];
             let cached = match (is_apart, self.store.open_file(object)) {
-                (true, Some(file)) => file.read_at_once(at, room),
-                (true, None) => Err(rustix::io::Errno::AGAIN.into()),
+                // What the kernel begins to read ahead then would stay.
+                (true, Some(file)) if !adds_none => file.read_at_once(at, room),
+                (true, _) => Err(rustix::io::Errno::AGAIN.into()),
                 (false, known) => {
                     match known.map_or_else(|| self.store.file(object, None), |f| Ok(Some(f)))? {
-                        Some(file) => file
-                            .checked_read(at, room, |file, room| Ok(file.read_cached(room, at)?)),
+                        Some(file) => file.checked_read(at, room, Reading::InMemory),
                         None => Ok(0),
                     }
                 }
@@ -398,8 +412,7 @@ impl<D: Disk> Ost<D> {
                     let miss = move |store: &ObjectStore<D>| {
                         let mut data = vec![0u8; len];
                         let Some(file) = store.file(object, None)? else { return Ok(Vec::new()) };
-                        let read = |file: &D::File, room: &mut [u8]| Ok(file.read(room, at)?);
-                        let n = file.checked_read(at, &mut data, read)?;
+                        let n = file.checked_read(at, &mut data, waiting)?;
                         data.truncate(n);
                         Ok::<_, io::Error>(data)
                     };

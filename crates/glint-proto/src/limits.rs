@@ -36,6 +36,10 @@ pub const GROUPS_MAX: usize = 65536;
 /// Largest file: what a signed 64-bit offset can say.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
+/// Largest object whose data an OST keeps in memory, where nothing else was set: larger ones pass
+/// through.
+pub const OBJECT_CACHE_BYTES_MAX: u64 = 8 << 20;
+
 /// Smallest stripe.
 pub const STRIPE_BYTES_LOG2_MIN: u8 = 16;
 /// Largest stripe.

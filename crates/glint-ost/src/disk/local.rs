@@ -5,16 +5,20 @@ use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
 use crate::store::allocated::is_allocated;
 use glint_proto::Timestamp;
 use glint_proto::limits::FILE_BYTES_MAX;
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::ffi::OsString;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// RWF_DONTCACHE of linux/fs.h (Linux 6.14).
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// A directory that is held open.
 pub struct LocalDisk {
@@ -124,6 +128,23 @@ impl DiskFile for OwnedFd {
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
         let mut buffer = [IoSliceMut::new(buffer)];
         rustix::io::preadv2(self, &mut buffer, offset, ReadWriteFlags::NOWAIT)
+    }
+
+    fn read_passing(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        rustix::io::preadv2(self, &mut [IoSliceMut::new(buffer)], offset, DONTCACHE)
+    }
+
+    fn write_passing(&self, data: &[u8], offset: u64) -> DiskResult<usize> {
+        rustix::io::pwritev2(self, &[IoSlice::new(data)], offset, DONTCACHE)
+    }
+
+    fn drop_cached(&self, from: u64, to: u64) {
+        // Without a length it is up to the end of the file.
+        let len = NonZeroU64::new(to.saturating_sub(from)).filter(|_| to <= FILE_BYTES_MAX);
+        if to > from {
+            // It is an advice.
+            let _ = rustix::fs::fadvise(self, from, len, Advice::DontNeed);
+        }
     }
 
     fn write(&self, data: &[u8], offset: u64) -> DiskResult<usize> {

@@ -125,6 +125,21 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Reads from `offset` on as far as the bytes are in memory; EAGAIN if none are.
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize>;
 
+    /// Reads what is there from `offset` on, and leaves no pages in memory that were not there
+    /// before: EOPNOTSUPP where that is not possible.
+    fn read_passing(&self, _: &mut [u8], _: u64) -> DiskResult<usize> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Writes some of `data`, of which memory keeps nothing once it is on the disk: EOPNOTSUPP where
+    /// that is not possible.
+    fn write_passing(&self, _: &[u8], _: u64) -> DiskResult<usize> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Drops whole pages from `from` to `to` from memory, as far as the disk has them.
+    fn drop_cached(&self, _: u64, _: u64) {}
+
     /// Writes some of `data`.
     fn write(&self, data: &[u8], offset: u64) -> DiskResult<usize>;
 

@@ -7,7 +7,7 @@
 //! version 1 byte | log2 of block 1 | size 8 LE | crc32c 4 LE for each block | crc32c 4 LE of all before
 //! ```
 
-use crate::disk::{DiskFile, DiskResult};
+use crate::disk::DiskResult;
 use glint_proto::limits::FILE_BYTES_MAX;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,8 +50,11 @@ impl Sums {
         Sums { size, block_log2, sums, checked }
     }
 
-    /// Computes the sums of the first `size` bytes of a file.
-    pub(crate) fn compute(file: &impl DiskFile, size: u64) -> io::Result<Sums> {
+    /// Computes the sums of the first `size` bytes of a file, which `read` reads.
+    pub(crate) fn compute(
+        mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
+        size: u64,
+    ) -> io::Result<Sums> {
         let mut block_log2 = BLOCK_LOG2_MIN;
         while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
             block_log2 += 1;
@@ -61,7 +64,7 @@ impl Sums {
         let mut offset = 0;
         while offset < size {
             let end = (offset + (1 << block_log2)).min(size);
-            sums.push(crc_of(file, offset, end, &mut buffer)?);
+            sums.push(crc_by(&mut read, offset, end, &mut buffer)?);
             offset = end;
         }
         Ok(Sums::new(size, block_log2, sums))
@@ -126,7 +129,7 @@ impl Sums {
     /// before. Blocks that `data` holds wholly are taken from it, others are read by `read`.
     pub(crate) fn check_read(
         &self,
-        read: impl Fn(&mut [u8], u64) -> DiskResult<usize>,
+        mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
         offset: u64,
         data: &[u8],
     ) -> io::Result<()> {
@@ -144,7 +147,7 @@ impl Sums {
             let sum = if from >= offset && to <= end {
                 crc32c::crc32c(&data[(from - offset) as usize..(to - offset) as usize])
             } else if self.block_log2 <= BLOCK_LOG2_WHOLE_MAX {
-                crc_by(&read, from, to, &mut vec![0u8; (to - from) as usize])?
+                crc_by(&mut read, from, to, &mut vec![0u8; (to - from) as usize])?
             } else {
                 continue;
             };
@@ -156,12 +159,15 @@ impl Sums {
         Ok(())
     }
 
-    /// Checks the whole object.
-    pub(crate) fn check_all(&self, file: &impl DiskFile) -> io::Result<()> {
+    /// Checks the whole object, which `read` reads.
+    pub(crate) fn check_all(
+        &self,
+        mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
+    ) -> io::Result<()> {
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
         for (index, expected) in self.sums.iter().enumerate() {
             let (from, to) = self.block(index);
-            if crc_of(file, from, to, &mut buffer)? != *expected {
+            if crc_by(&mut read, from, to, &mut buffer)? != *expected {
                 return Err(Mismatch { from, to }.into());
             }
         }
@@ -170,12 +176,8 @@ impl Sums {
 }
 
 /// Sum of a range; what lies beyond the end of the file is missing from it.
-fn crc_of(file: &impl DiskFile, from: u64, to: u64, buffer: &mut [u8]) -> io::Result<u32> {
-    crc_by(|room, at| file.read(room, at), from, to, buffer)
-}
-
 fn crc_by(
-    read: impl Fn(&mut [u8], u64) -> DiskResult<usize>,
+    mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
     from: u64,
     to: u64,
     buffer: &mut [u8],
@@ -200,6 +202,7 @@ fn crc_by(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::DiskFile;
     use std::io::Write;
     use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
@@ -216,11 +219,11 @@ mod tests {
     fn sums_survive_their_encoding_and_notice_a_flipped_bit() {
         for len in [0, 1, 65536, 65537, 40_000_000] {
             let (file, fd, data) = file(len);
-            let sums = Sums::compute(&fd, len as u64).unwrap();
+            let sums = Sums::compute(|room, at| fd.read(room, at), len as u64).unwrap();
             let value = sums.encode();
             assert!(value.len() <= 2048, "{}", value.len());
             let sums = Sums::decode(&value).unwrap();
-            sums.check_all(&fd).unwrap();
+            sums.check_all(|room, at| fd.read(room, at)).unwrap();
             sums.check_read(|room, at| fd.read(room, at), 0, &data).unwrap();
             for cut in 0..value.len() {
                 assert!(Sums::decode(&value[..cut]).is_none());
@@ -228,7 +231,7 @@ mod tests {
             if len > 0 {
                 let at = len as u64 / 2;
                 file.write_all_at(&[data[len / 2] ^ 4], at).unwrap();
-                assert!(sums.check_all(&fd).is_err());
+                assert!(sums.check_all(|room, at| fd.read(room, at)).is_err());
                 let fresh = Sums::decode(&value).unwrap();
                 let byte = [data[len / 2] ^ 4];
                 assert!(
@@ -242,18 +245,18 @@ mod tests {
     #[test]
     fn what_was_checked_is_not_read_again() {
         let (file, fd, data) = file(100_000);
-        let sums = Sums::compute(&fd, 100_000).unwrap();
+        let sums = Sums::compute(|room, at| fd.read(room, at), 100_000).unwrap();
         sums.check_read(|room, at| fd.read(room, at), 0, &data[..10]).unwrap();
         file.write_all_at(&[!data[0]], 0).unwrap();
         sums.check_read(|room, at| fd.read(room, at), 0, &[!data[0]]).unwrap();
-        assert!(sums.check_all(&fd).is_err());
+        assert!(sums.check_all(|room, at| fd.read(room, at)).is_err());
     }
 
     /// The bytes of an attribute: a seal of today must be read by every later version.
     #[test]
     fn an_attribute_is_written_as_ever() {
         let (_, fd, _) = file(65_540);
-        let value = Sums::compute(&fd, 65_540).unwrap().encode();
+        let value = Sums::compute(|room, at| fd.read(room, at), 65_540).unwrap().encode();
         let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "011004000100000000001051ef29cae9ad417282f852");
     }

@@ -1,6 +1,7 @@
 //! Comparison of two copies of an object, byte by byte, for a check of stores that are not served.
 
 use crate::disk::{Disk, DiskFile};
+use crate::store::object::ObjectFile;
 use crate::store::object_store::ObjectStore;
 use glint_proto::ObjectId;
 use rustix::io::Errno;
@@ -22,7 +23,7 @@ impl<D: Disk> ObjectStore<D> {
         excused: &[(u64, u64)],
     ) -> io::Result<Option<u64>> {
         let opened = [self.file(object, None)?, other.file(object, None)?];
-        let files = opened.each_ref().map(|file| file.as_ref().map(|file| file.file()));
+        let files = opened.each_ref().map(|file| file.as_deref());
         let end = match files[0] {
             Some(file) => file.stat()?.size,
             None => 0,
@@ -51,10 +52,10 @@ impl<D: Disk> ObjectStore<D> {
 }
 
 /// Returns where the next byte at or after `from` is that is not in a hole of both files.
-fn next_data<F: DiskFile>(files: &[Option<&F>; 2], from: u64) -> io::Result<u64> {
+fn next_data<F: DiskFile>(files: &[Option<&ObjectFile<F>>; 2], from: u64) -> io::Result<u64> {
     let mut next = u64::MAX;
     for file in files.iter().flatten() {
-        match file.seek(from, false) {
+        match file.file().seek(from, false) {
             Ok(found) => next = next.min(found),
             // There is only a hole.
             Err(Errno::NXIO) => {}
@@ -65,10 +66,14 @@ fn next_data<F: DiskFile>(files: &[Option<&F>; 2], from: u64) -> io::Result<u64>
 }
 
 /// Fills a buffer with what a file has from an offset on, and with zeros.
-fn fill(file: Option<&impl DiskFile>, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+fn fill(
+    file: Option<&ObjectFile<impl DiskFile>>,
+    buffer: &mut [u8],
+    offset: u64,
+) -> io::Result<()> {
     let mut got = 0;
     while let Some(file) = file.filter(|_| got < buffer.len()) {
-        match file.read(&mut buffer[got..], offset + got as u64) {
+        match file.read_adding_none(&mut buffer[got..], offset + got as u64) {
             Ok(0) => break,
             Ok(more) => got += more,
             Err(Errno::INTR) => {}

@@ -6,6 +6,7 @@ pub(crate) mod compare;
 pub(crate) mod files;
 pub(crate) mod object;
 pub(crate) mod object_store;
+pub(crate) mod passing;
 pub(crate) mod scrub;
 pub(crate) mod sealer;
 pub(crate) mod write;

@@ -8,12 +8,14 @@
 //! - Sums are put on only after the data they describe is on stable storage and
 //!   if nothing changed while they were computed.
 
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
+use crate::store::passing::Passing;
 use glint_proto::Timestamp;
 use parking_lot::RwLock;
 use rustix::io::Errno;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 pub(super) const ATTRIBUTE: &str = "user.glint.sums";
@@ -48,9 +50,26 @@ impl Touches {
     }
 }
 
+/// How an object is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reading {
+    /// As far as it is in memory: EAGAIN where nothing is.
+    InMemory,
+    /// From the disk, too.
+    Waiting,
+    /// From the disk, too, and adding nothing to what is in memory, whatever the object's size.
+    AddingNone,
+}
+
+/// Size of an object that was not asked for yet.
+const UNKNOWN: u64 = u64::MAX;
+
 /// An open object.
 pub(crate) struct ObjectFile<F: DiskFile> {
     file: F,
+    passing: Arc<Passing>,
+    /// The size when it was last seen, or [`UNKNOWN`].
+    size: AtomicU64,
     seal: RwLock<Seal>,
     changes: AtomicU64,
     /// Times in nanoseconds of the last change through this open file; 0 if the file
@@ -64,9 +83,11 @@ pub(crate) struct ObjectFile<F: DiskFile> {
 
 impl<F: DiskFile> ObjectFile<F> {
     /// An object that was there.
-    pub(crate) fn new(file: F) -> ObjectFile<F> {
+    pub(crate) fn new(file: F, passing: Arc<Passing>) -> ObjectFile<F> {
         ObjectFile {
             file,
+            passing,
+            size: AtomicU64::new(UNKNOWN),
             seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
@@ -76,8 +97,9 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 
     /// An object that was just made, by a change from the time `mtime`.
-    pub(crate) fn fresh(file: F, mtime: Timestamp) -> ObjectFile<F> {
-        let mut file = ObjectFile::new(file);
+    pub(crate) fn fresh(file: F, passing: Arc<Passing>, mtime: Timestamp) -> ObjectFile<F> {
+        let mut file = ObjectFile::new(file, passing);
+        *file.size.get_mut() = 0;
         *file.seal.get_mut() = Seal::Open;
         *file.mtime.get_mut() = nanos(mtime);
         *file.mtime_changed.get_mut() = true;
@@ -86,6 +108,75 @@ impl<F: DiskFile> ObjectFile<F> {
 
     pub(crate) fn file(&self) -> &F {
         &self.file
+    }
+
+    /// Asks for the state of the file, and remembers the size.
+    pub(crate) fn stat(&self) -> DiskResult<Stat> {
+        let stat = self.file.stat()?;
+        self.size.store(stat.size, Ordering::Relaxed);
+        Ok(stat)
+    }
+
+    /// Remembers that the size changes to one that has to be asked for.
+    pub(crate) fn forget_size(&self) {
+        self.size.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// Size, as it was after the last change that ended.
+    pub(crate) fn size(&self) -> DiskResult<u64> {
+        match self.size.load(Ordering::Relaxed) {
+            UNKNOWN => self.stat().map(|stat| stat.size),
+            size => Ok(size),
+        }
+    }
+
+    /// Returns true if the object passes through memory ([`Passing`]).
+    fn passes(&self) -> DiskResult<bool> {
+        Ok(self.passing.limit().is_some() && self.passing.is_above(self.size()?))
+    }
+
+    /// Reads from the disk for a check or a copy: no page is added to those in memory.
+    pub(crate) fn read_adding_none(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        if !self.passes()? {
+            return self.passing.read_adding_none(&self.file, buffer, offset);
+        }
+        let n = self.file.read(buffer, offset)?;
+        self.passing.drop_read(&self.file, (offset, offset + n as u64), n);
+        Ok(n)
+    }
+
+    fn read_by(&self, reading: Reading, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        match reading {
+            Reading::InMemory => self.file.read_cached(buffer, offset),
+            Reading::Waiting => self.file.read(buffer, offset),
+            Reading::AddingNone => self.read_adding_none(buffer, offset),
+        }
+    }
+
+    /// Reads, and checks what it got. What passes through memory is dropped after that.
+    fn read_sealed(
+        &self,
+        seal: &Seal,
+        reading: Reading,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        let n = self.read_by(reading, buffer, offset)?;
+        let mut range = (offset, offset.saturating_add(n as u64));
+        let checked = match seal {
+            Seal::Sealed(sums) => {
+                let read = |room: &mut [u8], at: u64| {
+                    range = (range.0.min(at), range.1.max(at + room.len() as u64));
+                    self.read_by(reading, room, at)
+                };
+                sums.check_read(read, offset, &buffer[..n])
+            }
+            Seal::Unknown | Seal::Open | Seal::Leaving(_) => Ok(()),
+        };
+        if reading != Reading::AddingNone && self.passes()? {
+            self.passing.drop_read(&self.file, range, n);
+        }
+        checked.map(|()| n)
     }
 
     /// Changes the object, from the time `mtime` on; `sync` brings it to stable storage, if that
@@ -172,13 +263,12 @@ impl<F: DiskFile> ObjectFile<F> {
         }
     }
 
-    /// Reads by `read`, which returns how much of `buffer` it filled from `offset` on,
-    /// and checks what it got.
+    /// Reads from `offset` on, and checks what it got. Returns how much of `buffer` it filled.
     pub(crate) fn checked_read(
         &self,
         offset: u64,
         buffer: &mut [u8],
-        read: impl FnOnce(&F, &mut [u8]) -> io::Result<usize>,
+        reading: Reading,
     ) -> io::Result<usize> {
         let mut seal = self.seal.read();
         if matches!(*seal, Seal::Unknown) {
@@ -189,11 +279,7 @@ impl<F: DiskFile> ObjectFile<F> {
             }
             seal = parking_lot::RwLockWriteGuard::downgrade(exclusive);
         }
-        let n = read(&self.file, buffer)?;
-        if let Seal::Sealed(sums) = &*seal {
-            sums.check_read(|room, at| self.file.read(room, at), offset, &buffer[..n])?;
-        }
-        Ok(n)
+        self.read_sealed(&seal, reading, offset, buffer)
     }
 
     /// Reads what is in memory, checked, and waits for nothing: EAGAIN where it would have to, also
@@ -203,24 +289,20 @@ impl<F: DiskFile> ObjectFile<F> {
         if matches!(*seal, Seal::Unknown) {
             return Err(Errno::AGAIN.into());
         }
-        let n = self.file.read_cached(buffer, offset)?;
-        if let Seal::Sealed(sums) = &*seal {
-            sums.check_read(|room, at| self.file.read_cached(room, at), offset, &buffer[..n])?;
-        }
-        Ok(n)
+        self.read_sealed(&seal, Reading::InMemory, offset, buffer)
     }
 
     /// Compares all data with its checksums. Returns these, if it has any.
     pub(crate) fn check(&self) -> io::Result<Option<Sums>> {
         match self.load()? {
             Seal::Sealed(sums) => {
-                if self.file.stat()?.size != sums.size() {
+                if self.stat()?.size != sums.size() {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         format!("it should have {} bytes", sums.size()),
                     ));
                 }
-                sums.check_all(&self.file).map(|()| Some(sums))
+                sums.check_all(|room, at| self.read_adding_none(room, at)).map(|()| Some(sums))
             }
             Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(None),
         }
@@ -235,8 +317,8 @@ impl<F: DiskFile> ObjectFile<F> {
     /// Puts the checksums on, if there were no changes beyond `changes`, all of which
     /// are on stable storage. Returns whether it did.
     pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
-        let size = self.file.stat()?.size;
-        let sums = Sums::compute(&self.file, size)?;
+        let size = self.stat()?.size;
+        let sums = Sums::compute(|room, at| self.read_adding_none(room, at), size)?;
         let mut seal = self.seal.write();
         if matches!(*seal, Seal::Unknown) {
             // The object was closed since it changed, and opened again for this.
@@ -306,7 +388,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     fn object(file: &std::fs::File) -> ObjectFile<OwnedFd> {
-        ObjectFile::new(file.try_clone().unwrap().into())
+        ObjectFile::new(file.try_clone().unwrap().into(), Arc::new(Passing::above(None)))
     }
 
     fn is_sealed(file: &std::fs::File) -> bool {
@@ -336,8 +418,7 @@ mod tests {
         file.write_all_at(b"rot", 100).unwrap();
         assert!(again.check().is_err());
         let mut buffer = [0u8; 3];
-        let read = |fd: &OwnedFd, b: &mut [u8]| Ok(rustix::io::pread(fd, b, 100)?);
-        assert!(again.checked_read(100, &mut buffer, read).is_err());
+        assert!(again.checked_read(100, &mut buffer, Reading::Waiting).is_err());
         assert!(write(5), "the first change after a seal is reported");
         assert!(!is_sealed(&file));
         drop(one);

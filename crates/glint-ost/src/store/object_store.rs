@@ -17,11 +17,14 @@ use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
 use crate::store::files::Files;
 use crate::store::object::{ObjectFile, Touches};
+use crate::store::passing::{PassedBytes, Passing, Range};
 use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
 use crate::store::sealer::Sealer;
+use glint_proto::limits::OBJECT_CACHE_BYTES_MAX;
 use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +64,7 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     space: Space,
     object_bytes_max: u64,
     pub(crate) sealer: Sealer,
+    passing: Arc<Passing>,
     scrubber: Scrubber<D::File>,
 }
 
@@ -123,7 +127,58 @@ impl<D: Disk> ObjectStore<D> {
             files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
+            passing: Arc::new(Passing::above(Some(OBJECT_CACHE_BYTES_MAX))),
             scrubber: Scrubber::default(),
+        }
+    }
+
+    /// The same store, which keeps no data of objects above this size in memory; `None` leaves that
+    /// to the system.
+    pub fn keeping_objects_up_to(self, limit: Option<u64>) -> ObjectStore<D> {
+        ObjectStore { passing: Arc::new(Passing::above(limit)), ..self }
+    }
+
+    /// Which data is not kept in memory.
+    pub(crate) fn passing(&self) -> &Passing {
+        &self.passing
+    }
+
+    /// Size above which objects pass through memory, if any do, and the bytes that have passed.
+    pub fn passed(&self) -> (Option<u64>, PassedBytes) {
+        (self.passing.limit(), self.passing.passed())
+    }
+
+    /// Returns true if an object passes through memory once it reaches up to `end`. When it begins
+    /// to, what it has there is dropped later.
+    pub(super) fn will_pass(
+        &self,
+        object: ObjectId,
+        file: &ObjectFile<D::File>,
+        end: u64,
+    ) -> io::Result<bool> {
+        if self.passing.limit().is_none() {
+            return Ok(false);
+        }
+        let before = file.size()?;
+        let passes = self.passing.is_above(before.max(end));
+        if passes && !self.passing.is_above(before) && before > 0 {
+            self.passing.drop_later(object, (0, before));
+        }
+        Ok(passes)
+    }
+
+    /// Drops from memory what does not stay there, all of which is on stable storage.
+    pub(super) fn drop_passed(&self, passed: BTreeMap<ObjectId, Range>) {
+        for (object, (from, to)) in passed {
+            match self.files.known(object) {
+                Some(file) => file.file().drop_cached(from, to),
+                // It may be gone.
+                None => {
+                    if let Ok(file) = self.disk.open_to_read(&path_of(object)) {
+                        file.drop_cached(from, to);
+                    }
+                }
+            }
         }
     }
 
@@ -198,12 +253,12 @@ impl<D: Disk> ObjectStore<D> {
         let found = self.files.get(object, || {
             let path = path_of(object);
             match self.disk.open(&path) {
-                Ok(file) => Ok(Some(ObjectFile::new(file))),
+                Ok(file) => Ok(Some(ObjectFile::new(file, self.passing.clone()))),
                 Err(Errno::NOENT) => {
                     let Some(mtime) = create else { return Ok(None) };
                     let file = self.disk.create(&path)?;
                     self.entries[shard_of(object)].made.fetch_add(1, Ordering::AcqRel);
-                    Ok(Some(ObjectFile::fresh(file, mtime)))
+                    Ok(Some(ObjectFile::fresh(file, self.passing.clone(), mtime)))
                 }
                 Err(error) => Err(error.into()),
             }
@@ -268,7 +323,10 @@ impl<D: Disk> ObjectStore<D> {
         let now = Timestamp::now();
         let Some(file) = self.file(object, (size > 0).then_some(now))? else { return Ok(()) };
         let touches = if size == 0 { Touches::Drops } else { Touches::From(size) };
-        self.change(object, &file, touches, now, |file| Ok(file.set_size(size)?))
+        self.will_pass(object, &file, size)?;
+        let changed = self.change(object, &file, touches, now, |file| Ok(file.set_size(size)?));
+        file.forget_size();
+        changed
     }
 
     /// fallocate(2).
@@ -289,7 +347,9 @@ impl<D: Disk> ObjectStore<D> {
             }
             Ok(file.allocate(mode, offset, len)?)
         };
-        self.change(object, &file, Touches::From(offset), now, work)
+        let changed = self.change(object, &file, Touches::From(offset), now, work);
+        file.forget_size();
+        changed
     }
 
     /// State of an object; `None` if it does not exist.
@@ -385,7 +445,7 @@ impl<D: Disk> ObjectStore<D> {
 
     /// Compares some more. May take long, where the disk does.
     pub fn scrub(&self) -> ScrubStep {
-        self.scrubber.step(&self.disk, &self.path)
+        self.scrubber.step(&self.disk, &self.passing, &self.path)
     }
 
     /// How far that is, and what was found.
@@ -422,7 +482,7 @@ impl<D: Disk> ObjectStore<D> {
 }
 
 pub(crate) fn state(file: &ObjectFile<impl DiskFile>) -> io::Result<ObjectAttr> {
-    let stat = file.file().stat()?;
+    let stat = file.stat()?;
     let (mtime, ctime) = file.times(stat.mtime);
     Ok(ObjectAttr { size: stat.size, blocks: stat.blocks, mtime, ctime })
 }

@@ -19,6 +19,7 @@ mod tests;
 
 use crate::disk::{Disk, DiskFile};
 use crate::store::object_store::path_of;
+use crate::store::passing::Passing;
 use glint_proto::limits::{SCRUB_DAMAGE_KEPT_MAX, SCRUB_LOG_LINES_MAX};
 use glint_proto::{ObjectId, Timestamp};
 use glint_telemetry::event;
@@ -213,7 +214,12 @@ impl<F: DiskFile> Scrubber<F> {
 
     /// Goes on with the pass that is under way, by a chunk of an object at most. `path` names the
     /// OST.
-    pub(crate) fn step(&self, disk: &impl Disk<File = F>, path: &Path) -> ScrubStep {
+    pub(crate) fn step(
+        &self,
+        disk: &impl Disk<File = F>,
+        passing: &Passing,
+        path: &Path,
+    ) -> ScrubStep {
         let mut held = self.pass.lock();
         let number = {
             let progress = self.progress.lock();
@@ -226,7 +232,7 @@ impl<F: DiskFile> Scrubber<F> {
         // A pass of another number was stopped.
         let mut pass =
             held.take().filter(|pass| pass.number == number).unwrap_or_else(|| Pass::new(number));
-        let outcome = pass.step(disk);
+        let outcome = pass.step(disk, passing);
         let mut progress = self.progress.lock();
         if progress.pass != number {
             // The pass was stopped, and a new one begun, which looks at everything.

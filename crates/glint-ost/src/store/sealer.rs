@@ -81,11 +81,14 @@ impl<D: Disk> ObjectStore<D> {
                 }
             }
             self.sealer.queue.lock().extend(again);
-            if self.sealer.dirty.swap(false, Ordering::AcqRel)
-                && let Err(error) = self.sync_all()
-            {
-                self.sealer.dirty.store(true, Ordering::Release);
-                return Err(error);
+            if self.sealer.dirty.swap(false, Ordering::AcqRel) {
+                // Before the flush, which so has all of it.
+                let passed = self.passing().take_later();
+                if let Err(error) = self.sync_all() {
+                    self.sealer.dirty.store(true, Ordering::Release);
+                    return Err(error);
+                }
+                self.drop_passed(passed);
             }
             if quiet.is_empty() {
                 return Ok(());

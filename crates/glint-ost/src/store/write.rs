@@ -1,6 +1,6 @@
 //! Writes into objects: of what is contiguous, or of many extents in one pass.
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, DiskResult};
 use crate::store::object::Touches;
 use crate::store::object_store::{ObjectStore, state};
 use glint_proto::{Extents, ObjectAttr, ObjectId, Timestamp};
@@ -52,9 +52,18 @@ impl<D: Disk> ObjectStore<D> {
         let Some(file) = self.file(object, Some(mtime))? else {
             return Err(Errno::NOENT.into());
         };
+        let end = |(offset, data): (u64, &[u8])| offset.saturating_add(data.len() as u64);
+        let end = extents.clone().map(end).max().unwrap_or(0);
+        let passes = self.will_pass(object, &file, end)?;
         self.change(object, &file, Touches::From(first), mtime, |file| {
             for (offset, data) in extents {
-                write_extent(file, offset, data)?;
+                match passes {
+                    true => {
+                        let write = |data: &[u8], at| self.passing().write(file, object, data, at);
+                        write_extent(write, offset, data)?;
+                    }
+                    false => write_extent(|data, at| file.write(data, at), offset, data)?,
+                }
             }
             Ok(())
         })?;
@@ -62,9 +71,13 @@ impl<D: Disk> ObjectStore<D> {
     }
 }
 
-fn write_extent(file: &impl DiskFile, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
+fn write_extent(
+    write: impl Fn(&[u8], u64) -> DiskResult<usize>,
+    mut offset: u64,
+    mut data: &[u8],
+) -> io::Result<()> {
     while !data.is_empty() {
-        match file.write(data, offset) {
+        match write(data, offset) {
             Ok(0) => return Err(Errno::IO.into()),
             Ok(n) => {
                 // The system refuses what ends past all files.

@@ -12,6 +12,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::store::checksum::Sums;
 use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX};
 use crate::store::object_store::{DIRECTORIES, directory_name, parse_name, path_of, shard_of};
+use crate::store::passing::Passing;
 use glint_proto::ObjectId;
 use rustix::io::Errno;
 use std::io;
@@ -166,7 +167,12 @@ impl<F: DiskFile> Reading<F> {
     }
 
     /// Reads on, no more than a chunk. Returns how much that was.
-    fn read(&mut self, disk: &impl Disk<File = F>, buffer: &mut [u8]) -> (u64, Verdict) {
+    fn read(
+        &mut self,
+        disk: &impl Disk<File = F>,
+        passing: &Passing,
+        buffer: &mut [u8],
+    ) -> (u64, Verdict) {
         if self.block == 0 && self.at == 0 {
             match self.file.stat() {
                 Ok(stat) if stat.size == self.sums.size() => {}
@@ -183,7 +189,12 @@ impl<F: DiskFile> Reading<F> {
         let (from, to) = self.sums.block(self.block);
         let left = (to - self.at) as usize;
         let len = left.min(CHUNK_BYTES);
-        let n = match self.file.read(&mut buffer[..len.next_multiple_of(ALIGNMENT)], self.at) {
+        let room = &mut buffer[..len.next_multiple_of(ALIGNMENT)];
+        let read = match self.is_cached {
+            true => passing.read_adding_none(&self.file, room, self.at),
+            false => self.file.read(room, self.at),
+        };
+        let n = match read {
             Ok(n) => n.min(len),
             Err(Errno::INTR) => return (0, Verdict::More),
             // The file system cannot read the file in such pieces past the page cache.
@@ -255,7 +266,7 @@ impl<F: DiskFile> Pass<F> {
     }
 
     /// Goes on by a directory, or a chunk of an object.
-    pub(super) fn step(&mut self, disk: &impl Disk<File = F>) -> Outcome {
+    pub(super) fn step(&mut self, disk: &impl Disk<File = F>, passing: &Passing) -> Outcome {
         let mut reading = match self.reading.take() {
             Some(reading) => reading,
             None => {
@@ -270,7 +281,8 @@ impl<F: DiskFile> Pass<F> {
             }
         };
         let unaligned = self.buffer.as_ptr().align_offset(ALIGNMENT);
-        let (bytes, verdict) = reading.read(disk, &mut self.buffer[unaligned..][..CHUNK_BYTES]);
+        let (bytes, verdict) =
+            reading.read(disk, passing, &mut self.buffer[unaligned..][..CHUNK_BYTES]);
         let object = reading.object;
         if let Verdict::More = verdict {
             self.reading = Some(reading);

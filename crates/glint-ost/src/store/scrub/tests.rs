@@ -5,6 +5,7 @@ use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use crate::disk::{Disk, DiskFile};
 use crate::store::object::ATTRIBUTE;
 use crate::store::object_store::path_of;
+use crate::store::passing::Passing;
 use crate::{ObjectStore, ScrubReport, ScrubStep};
 use glint_proto::limits::{SCRUB_DAMAGE_KEPT_MAX, SCRUB_LOG_LINES_MAX};
 use glint_proto::{Ino, ObjectId};
@@ -245,9 +246,10 @@ fn an_object_that_is_changed_and_changed_back_during_a_block_is_right() {
     file.set_attribute(ATTRIBUTE, &sums).unwrap();
 
     let (scrubber, path) = (Scrubber::default(), Path::new("ost"));
-    let step = || assert_eq!(scrubber.step(&disk, path), ScrubStep::Read(MIB as u64));
+    let passing = Passing::above(None);
+    let step = || assert_eq!(scrubber.step(&disk, &passing, path), ScrubStep::Read(MIB as u64));
     let to_end = || {
-        while scrubber.step(&disk, path) != ScrubStep::Ended {}
+        while scrubber.step(&disk, &passing, path) != ScrubStep::Ended {}
         scrubber.report()
     };
     scrubber.begin();
