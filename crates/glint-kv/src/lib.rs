@@ -29,6 +29,19 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 /// Number of a committed transaction.
 pub type TransactionId = u64;
 
+/// What an engine keeps in memory of its tables, and how often that was enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheUse {
+    /// Most bytes that it keeps.
+    pub limit: u64,
+    /// Bytes that it keeps.
+    pub size: u64,
+    /// Blocks of tables that were wanted and in memory, since it was opened.
+    pub hits: u64,
+    /// Blocks that were not, and read.
+    pub misses: u64,
+}
+
 /// An engine.
 pub trait Kv: Send + Sync + 'static {
     /// How the engine hands out a value.
@@ -80,6 +93,11 @@ pub trait Kv: Send + Sync + 'static {
     fn failure(&self) -> Option<String> {
         None
     }
+
+    /// How its cache is used, if it has one.
+    fn cache(&self) -> Option<CacheUse> {
+        None
+    }
 }
 
 impl<K: Kv> Kv for std::sync::Arc<K> {
@@ -129,6 +147,10 @@ impl<K: Kv> Kv for std::sync::Arc<K> {
 
     fn failure(&self) -> Option<String> {
         (**self).failure()
+    }
+
+    fn cache(&self) -> Option<CacheUse> {
+        (**self).cache()
     }
 }
 

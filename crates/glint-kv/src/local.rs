@@ -18,7 +18,7 @@
 use crate::journal::{Journal, NoRoom, OldJournal};
 use crate::overlay::{Overlay, Recent, merge};
 use crate::tables::Tables;
-use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
+use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
 use fjall::Slice;
 use glint_telemetry::{Counter, Layer, Span};
 use glint_wait::WaitList;
@@ -439,6 +439,10 @@ impl Kv for LocalKv {
 
     fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
+    }
+
+    fn cache(&self) -> Option<CacheUse> {
+        Some(self.shared.tables.cache())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::local::Options;
 use crate::overlay::Overlay;
-use crate::{Keyspace, KvError};
+use crate::{CacheUse, Keyspace, KvError};
 use fjall::{Database, KeyspaceCreateOptions, PersistMode, Slice};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -117,6 +117,20 @@ impl Tables {
         }
         batch.insert(&self.journal, APPLIED, number.to_be_bytes());
         batch.commit().map_err(|e| self.error(e))
+    }
+
+    /// How the cache of blocks is used.
+    pub(crate) fn cache(&self) -> CacheUse {
+        let metrics = self.keyspaces.iter().chain([&self.journal]).map(fjall::Keyspace::metrics);
+        let sum = metrics.fold((0, 0), |(hits, misses), one| {
+            (hits + one.block_load_cached_count(), misses + one.block_load_io_count())
+        });
+        CacheUse {
+            limit: self.db.cache_capacity(),
+            size: self.db.cache_size(),
+            hits: sum.0 as u64,
+            misses: sum.1 as u64,
+        }
     }
 
     /// Everything applied to stable storage.

@@ -21,7 +21,7 @@ use crate::store::directories::Directories;
 use crate::store::keys;
 use crate::store::names::Names;
 use crate::store::record::InodeRecord;
-use glint_kv::{Batch, Keyspace, Kv};
+use glint_kv::{Batch, CacheUse, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
@@ -198,6 +198,11 @@ impl<K: Kv> Mds<K> {
     /// Why nothing can be called durable any more, if that is so.
     pub fn failure(&self) -> Option<String> {
         self.kv.failure()
+    }
+
+    /// How the engine's cache is used, if it has one.
+    pub fn engine_cache(&self) -> Option<CacheUse> {
+        self.kv.cache()
     }
 
     /// Lets time pass; see [`Watch::look`].

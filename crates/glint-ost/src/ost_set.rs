@@ -9,7 +9,8 @@
 
 use crate::disk::{Disk, LocalDisk};
 use crate::{
-    Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants, Way,
+    Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, PassedBytes, ScrubReport, ScrubStep,
+    SpaceGrants, Way,
 };
 use futures_util::future::{Either, join_all, select};
 use glint_proto::limits::BULK_BYTES_MAX;
@@ -183,6 +184,11 @@ impl<D: Disk> OstSet<D> {
                 of_it.last_alone.fetch_max(last, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Of each OST, the size above which objects pass through memory, and the bytes that have.
+    pub fn passed(&self) -> impl Iterator<Item = (Option<u64>, PassedBytes)> {
+        self.osts.iter().map(|ost| ost.store().passed())
     }
 
     /// Disk of an OST, to be watched.

@@ -36,6 +36,10 @@ pub const GROUPS_MAX: usize = 65536;
 /// Largest file: what a signed 64-bit offset can say.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
+/// Bytes of tables that the engine of an MDS keeps in memory, where nothing else was set.
+pub const ENGINE_CACHE_BYTES: u64 = 32 << 20;
+/// Fewest bytes that may be set.
+pub const ENGINE_CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Largest object whose data an OST keeps in memory, where nothing else was set: larger ones pass
 /// through.
 pub const OBJECT_CACHE_BYTES_MAX: u64 = 8 << 20;

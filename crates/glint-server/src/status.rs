@@ -4,10 +4,10 @@ use crate::mds_server::MdsServer;
 use crate::rates::Totals;
 use crate::repairs::{RepairCount, Repairs};
 use crate::replication::{HealRate, Here, PendingCount, Replication};
-use glint_kv::Kv;
+use glint_kv::{CacheUse, Kv};
 use glint_mds::SessionInfo;
 use glint_ost::disk::Disk;
-use glint_ost::{Damage, OstSet, ScrubReport};
+use glint_ost::{Damage, OstSet, PassedBytes, ScrubReport};
 use glint_proto::SpaceInfo;
 use glint_proto::chain::{Chain, Member, MemberState};
 use serde_json::{Value, json};
@@ -16,21 +16,41 @@ use std::path::Path;
 
 /// Rows of the OSTs of a server, the first of which has the number `first`.
 pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> Vec<Value> {
-    let row = |(index, (path, space, scrub)): (u16, (&Path, SpaceInfo, ScrubReport))| {
+    let passed = |(limit, passed): (Option<u64>, PassedBytes)| {
+        json!({
+            "above_bytes": limit,
+            "read_bytes": passed.read,
+            "written_bytes": passed.written,
+        })
+    };
+    let row = |(index, (((path, space), scrub), through))| {
+        let (path, scrub): (&Path, ScrubReport) = (path, scrub);
+        let space: SpaceInfo = space;
         json!({
             "index": first + index,
             "path": path.display().to_string(),
             "total_bytes": space.total,
             "free_bytes": space.free,
             "available_bytes": space.available,
+            "passed_through": passed(through),
             "scrub": scrub_row(
                 &scrub,
                 repairs.count(index, scrub.damage.iter()),
             ),
         })
     };
-    let spaces = osts.paths().zip(osts.spaces()).zip(osts.scrub_reports());
-    (0..).zip(spaces.map(|((path, space), scrub)| (path, space, scrub))).map(row).collect()
+    let rows = osts.paths().zip(osts.spaces()).zip(osts.scrub_reports()).zip(osts.passed());
+    (0..).zip(rows).map(row).collect()
+}
+
+/// How the cache of the engine is used.
+fn cache_row(cache: CacheUse) -> Value {
+    json!({
+        "limit_bytes": cache.limit,
+        "bytes": cache.size,
+        "hits": cache.hits,
+        "misses": cache.misses,
+    })
 }
 
 /// Space of an OST.
@@ -186,6 +206,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         "pid": std::process::id(),
         "failure": server.failure(),
         "inodes": server.mds().inode_count(),
+        "engine_cache": server.mds().engine_cache().map(cache_row),
         "space": {
             "total_bytes": space.total,
             "free_bytes": space.free,

@@ -4,6 +4,7 @@ mod adapter;
 mod commands;
 mod conventions;
 mod handles;
+mod memory;
 mod pages;
 mod posix;
 mod scans;

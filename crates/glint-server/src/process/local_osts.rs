@@ -5,7 +5,7 @@ use super::descriptors;
 use crate::records::Records;
 use crate::settings::Settings;
 use crate::start::start_osts;
-use glint_ost::{ObjectStore, OstSet, SpaceGrants};
+use glint_ost::{ObjectStore, OstError, OstSet, SpaceGrants};
 use std::sync::Arc;
 
 /// Opens the object stores of a data directory.
@@ -17,7 +17,10 @@ pub(super) fn open(
     let grants = Arc::<SpaceGrants>::default();
     let open_files = descriptors::budget(data.osts())?.objects as usize;
     let each = open_files / usize::from(data.osts());
-    let store = |index| ObjectStore::open(&data.ost(index), each, grants.clone());
+    let store = |index| {
+        let store = ObjectStore::open(&data.ost(index), each, grants.clone())?;
+        Ok::<_, OstError>(store.keeping_objects_up_to(settings.object_cache_bytes_max))
+    };
     let stores = (0..data.osts()).map(store).collect::<Result<Vec<_>, _>>()?;
     let osts = start_osts(data, stores, grants, settings);
     Ok(osts.map_err(|reason| data.give_up(&reason))?)

@@ -15,22 +15,20 @@ use glint_proto::limits::{journal_bytes, segment_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-const CACHE_BYTES: u64 = 32 << 20;
 const MEMTABLE_BYTES: u64 = 16 << 20;
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
-pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Result<Options, String> {
+pub fn engine_options(data: &DataDir, settings: &Settings) -> Result<Options, String> {
     let total =
         rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
     Ok(Options {
         journal_bytes: journal_bytes(total),
         segment_bytes: segment_bytes(total),
-        cache_bytes: CACHE_BYTES,
+        cache_bytes: settings.engine_cache_bytes,
         memtable_bytes: MEMTABLE_BYTES,
         open_tables: descriptors::budget(data.osts())?.tables as usize,
-        commit_interval,
+        commit_interval: settings.commit_interval,
     })
 }
 
@@ -49,7 +47,7 @@ impl RunningMds {
         data: DataDir,
         settings: Settings,
     ) -> Result<RunningMds, Box<dyn std::error::Error>> {
-        let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval)?)?;
+        let kv = LocalKv::open(&data.mds(), engine_options(&data, &settings)?)?;
         let osts = local_osts::open(&data, &settings)?;
         let drawn = Drawn {
             boot_verifier: getrandom::u64().unwrap_or(1),

@@ -258,7 +258,9 @@ impl Replication {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
         let client = ClientId::IN_PROCESS;
-        let own = here.osts.handle_apart(client, index, request, bulk, Apart::default());
+        // Heal, or a comparison, must not push out what clients read.
+        let apart = Apart { adds_none: true, ..Apart::default() };
+        let own = here.osts.handle_apart(client, index, request, bulk, apart);
         let own = self.unless_slow(here, chain, row, ost, &request, own);
         self.unless_newer(chain, async { own.await.reply }).await
     }

@@ -16,7 +16,7 @@ use futures_lite::future::or;
 use futures_util::future::join_all;
 use glint_ost::Apart;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, ChainVersion};
+use glint_proto::chain::{Chain, ChainVersion, MemberState};
 use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use std::future::Future;
 use terms::Member;
@@ -37,12 +37,16 @@ impl Replication {
             return Answer::unchanged(Err(Errno::ETIMEDOUT));
         }
         if !request.is_modifying() {
-            return here.osts.handle_apart(client, index, request, bulk, Apart::default()).await;
+            // It is compared with another copy.
+            let apart = Apart { adds_none: true, ..Apart::default() };
+            return here.osts.handle_apart(client, index, request, bulk, apart).await;
         }
         match self.terms.enter((row.id.target(), ost), row.version).await {
             Ok((change, _awaited)) => {
                 let after = self.recent.before_change(request.op() as u8);
-                let apart = Apart { after, kept: Some(Box::new(change)) };
+                // Nobody reads from a member before it serves, and heal gives it all there is.
+                let adds_none = row.state_of(ost) == Some(MemberState::Syncing);
+                let apart = Apart { after, kept: Some(Box::new(change)), adds_none };
                 here.osts.handle_apart(client, index, request, bulk, apart).await
             }
             Err(errno) => Answer::unchanged(Err(errno)),

@@ -222,7 +222,7 @@ impl Check {
                 self.stores(&servers, args, &mut Progress::new(), |_, _| Belongs::Alone)
             }
             Role::Mds => {
-                let options = engine_options(&data, Settings::default().commit_interval)?;
+                let options = engine_options(&data, &Settings::default())?;
                 let kv = LocalKv::open(&data.mds(), options)?;
                 self.file_system(&Servers::open(data, &args.osses)?, args, &kv)
             }

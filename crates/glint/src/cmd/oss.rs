@@ -22,7 +22,7 @@ use std::process::ExitCode;
 // How long clients may be silent, and how many copies files have, is the affair of the MDS.
 #[derive(clap::Args)]
 #[command(mut_arg("lease", |lease| lease.hide(true)), mut_arg("replicas", |arg| arg.hide(true)),
-          mut_arg("min_replicas", |arg| arg.hide(true)))]
+          mut_arg("min_replicas", |arg| arg.hide(true)), mut_arg("mds_cache", |arg| arg.hide(true)))]
 pub(crate) struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]

@@ -7,8 +7,8 @@ use clap::builder::TypedValueParser;
 use glint_net::ServerOptions;
 use glint_proto::Layout;
 use glint_proto::limits::{
-    COMMIT_INTERVAL_MS, FAILURE_DOMAIN_BYTES_MAX, LEASE_MS, LEASE_MS_MIN, OST_COUNT_MAX,
-    REPLICAS_MAX,
+    COMMIT_INTERVAL_MS, ENGINE_CACHE_BYTES_MIN, FAILURE_DOMAIN_BYTES_MAX, LEASE_MS, LEASE_MS_MIN,
+    OST_COUNT_MAX, REPLICAS_MAX,
 };
 use glint_server::Settings;
 use glint_server::descriptors;
@@ -71,6 +71,29 @@ fn bandwidth(text: &str) -> Result<u64, String> {
 /// Parses a bandwidth, or 0.
 fn scrub_bandwidth(text: &str) -> Result<u64, String> {
     if text.trim() == "0" { Ok(0) } else { bandwidth(text) }
+}
+
+/// Parses the size of a cache.
+fn engine_cache(text: &str) -> Result<u64, String> {
+    match crate::size::parse(text)? {
+        bytes @ ENGINE_CACHE_BYTES_MIN.. => Ok(bytes),
+        _ => Err("at least 1M".into()),
+    }
+}
+
+/// Largest object of which OSTs keep data in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ObjectCacheMax(Option<u64>);
+
+impl std::str::FromStr for ObjectCacheMax {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ObjectCacheMax, String> {
+        if text == "off" {
+            return Ok(ObjectCacheMax(None));
+        }
+        crate::size::parse(text).map(|bytes| ObjectCacheMax(Some(bytes)))
+    }
 }
 
 /// Parses a number of copies that a change needs, and whether it fails without them.
@@ -167,6 +190,13 @@ pub(crate) struct Serving {
     /// the host is noticed without it.
     #[arg(long)]
     after_power_loss: bool,
+    /// Memory in which the MDS keeps blocks of its tables, as 512M or 4G.
+    #[arg(long, value_name = "BYTES", value_parser = engine_cache, default_value = "32MiB")]
+    mds_cache: u64,
+    /// Largest object of which OSTs keep data in memory: larger ones leave no pages behind, so that
+    /// streams push nothing else out. 0 keeps data of no object; `off` leaves all to the kernel.
+    #[arg(long, value_name = "BYTES|off", default_value = "8MiB")]
+    object_cache_max: ObjectCacheMax,
     /// Most bytes that each OST reads and writes in a second, as 50M or 2G (or MB, MiB): keeps room on a
     /// disk or a network for others.
     #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
@@ -215,6 +245,8 @@ impl Serving {
             commit_sync: self.commit == Commit::Sync,
             lease: Duration::from_secs(self.lease),
             after_power_loss: self.after_power_loss,
+            engine_cache_bytes: self.mds_cache,
+            object_cache_bytes_max: self.object_cache_max.0,
             ost_bandwidth: self.ost_bandwidth,
             scrub_bandwidth: self.scrub_bandwidth,
             heal_bandwidth: self.heal_bandwidth,

@@ -47,6 +47,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         crate::say!("  mds      {}{silent}", text(&mds["address"]));
     } else {
         crate::say!("  inodes   {}", status["inodes"]);
+        show_engine_cache(&status["engine_cache"]);
     }
     let space = &status["space"];
     crate::say!("  space    {}, of {}", room(space), bytes(&space["total_bytes"]));
@@ -58,6 +59,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let index = ost["index"].to_string();
         let path = ost["path"].as_str().map(|path| format!(", {path}")).unwrap_or_default();
         crate::say!("  ost {index:<4} {}{path}", room(ost));
+        if let Some(passed) = passed_through(&ost["passed_through"]) {
+            crate::say!("           {passed}");
+        }
     }
     for oss in status["osses"].as_array().into_iter().flatten() {
         let (first, count) = (oss["first_ost"].as_u64(), oss["osts"].as_u64());
@@ -123,6 +127,33 @@ fn show_without_server(status: &Value) {
     show_mount(status);
 }
 
+/// Prints how the cache of the engine of an MDS is used.
+fn show_engine_cache(cache: &Value) {
+    let Some(limit) = cache["limit_bytes"].as_u64() else { return };
+    let number = |key: &str| cache[key].as_u64().unwrap_or(0);
+    let (hits, misses) = (number("hits"), number("misses"));
+    crate::say!(
+        "  cache    {} of {} with blocks of tables; {hits} hits, {misses} misses",
+        human_bytes(number("bytes")),
+        human_bytes(limit),
+    );
+}
+
+/// What passed through the memory of an OST, if anything did.
+fn passed_through(passed: &Value) -> Option<String> {
+    let above = passed["above_bytes"].as_u64()?;
+    let bytes = |key: &str| passed[key].as_u64().unwrap_or(0);
+    let (read, written) = (bytes("read_bytes"), bytes("written_bytes"));
+    (read + written > 0).then(|| {
+        format!(
+            "of objects above {} passed through memory: {} read, {} written",
+            human_bytes(above),
+            human_bytes(read),
+            human_bytes(written),
+        )
+    })
+}
+
 /// Prints the load of a server with an MDS.
 fn show_load(status: &Value) {
     let per_s = &status["per_s"];
@@ -146,6 +177,19 @@ fn show_load(status: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_passed_is_told_once_something_did() {
+        let told = |read, written| {
+            let passed = serde_json::json!({
+                "above_bytes": 8 << 20, "read_bytes": read, "written_bytes": written,
+            });
+            passed_through(&passed)
+        };
+        assert_eq!(told(0, 0), None);
+        assert!(told(0, 1 << 20).unwrap().contains("above 8"), "{:?}", told(0, 1 << 20));
+        assert_eq!(passed_through(&Value::Null), None, "of a server without it");
+    }
 
     #[test]
     fn one_ost_is_no_range() {

@@ -38,11 +38,17 @@ fn help(name: &str) -> &'static str {
         "space_free_bytes" => "Space that their disks have left.",
         "space_available_bytes" => "Space that users may still fill.",
         "inodes" => "Inodes of the file system.",
+        "engine_cache_bytes" => "Blocks of tables that the engine of the MDS keeps in memory.",
+        "engine_cache_limit_bytes" => "Most bytes of them.",
+        "engine_cache_hits" => "Blocks of tables that were wanted and in memory, in this run.",
+        "engine_cache_misses" => "Blocks of tables that were wanted and not in memory.",
         "clients" => "Clients with a session.",
         "awaited_clients" => "Clients of the run before that are not back.",
         "ost_total_bytes" => "Space of an OST.",
         "ost_free_bytes" => "Space that the disk of an OST has left.",
         "ost_available_bytes" => "Space of an OST that users may still fill.",
+        "ost_passed_read_bytes" => "Bytes read in this run that the OST keeps no pages of.",
+        "ost_passed_written_bytes" => "Bytes written in this run that it keeps no pages of.",
         "ost_drained" => "1 if new files avoid the OST.",
         "ost_given_up" => "1 if an administrator has given the OST up.",
         "ost_damaged_objects" => "Objects that the last scrub of the OST found damaged.",
@@ -86,6 +92,11 @@ pub(super) fn text(status: &Value) -> String {
     gauges.add("space_free_bytes", "", &status["space"]["free_bytes"]);
     gauges.add("space_available_bytes", "", &status["space"]["available_bytes"]);
     gauges.add("inodes", "", &status["inodes"]);
+    let cache = &status["engine_cache"];
+    gauges.add("engine_cache_bytes", "", &cache["bytes"]);
+    gauges.add("engine_cache_limit_bytes", "", &cache["limit_bytes"]);
+    gauges.add("engine_cache_hits", "", &cache["hits"]);
+    gauges.add("engine_cache_misses", "", &cache["misses"]);
     let count = |list: &Value| Value::from(list.as_array().map(Vec::len));
     gauges.add("clients", "", &count(&status["clients"]));
     gauges.add("awaited_clients", "", &count(&status["awaited"]));
@@ -105,6 +116,9 @@ fn osts(status: &Value, gauges: &mut Gauges) {
             gauges.add("ost_drained", labels, &contains(&status["drained"], ost));
             gauges.add("ost_given_up", labels, &contains(given_up, ost));
         }
+        let passed = &space["passed_through"];
+        gauges.add("ost_passed_read_bytes", labels, &passed["read_bytes"]);
+        gauges.add("ost_passed_written_bytes", labels, &passed["written_bytes"]);
         if let scrub @ Value::Object(_) = &space["scrub"] {
             gauges.add("ost_damaged_objects", labels, &scrub["damaged"]);
             gauges.add("ost_repaired_objects", labels, &scrub["repaired"]);
@@ -191,7 +205,9 @@ mod tests {
             "osts": [{
                 "index": 0, "total_bytes": 10, "free_bytes": 9, "available_bytes": 8,
                 "scrub": { "damaged": 2, "repaired": 1, "running": true },
+                "passed_through": { "above_bytes": 8, "read_bytes": 77, "written_bytes": 78 },
             }],
+            "engine_cache": { "bytes": 3, "limit_bytes": 4, "hits": 5, "misses": 6 },
             "osses": [{
                 "address": "a\"b:1", "first_ost": 1, "osts": 3, "silent_ms": 1500, "given_up": [2],
                 "space": [
@@ -221,6 +237,8 @@ mod tests {
             "glint_clients 2",
             "glint_ost_free_bytes{ost=\"0\"} 9",
             "glint_ost_damaged_objects{ost=\"0\"} 2",
+            "glint_ost_passed_written_bytes{ost=\"0\"} 78",
+            "glint_engine_cache_misses 6",
             "glint_ost_scrub_running{ost=\"0\"} 1",
             "glint_ost_available_bytes{ost=\"1\",oss=\"a\\\"b:1\"} 5",
             "glint_ost_drained{ost=\"1\",oss=\"a\\\"b:1\"} 1",

@@ -1,3 +1,5 @@
+//! Tests of what passes through memory.
+
 use super::{DiskFile, DiskResult, Passing, STREAM_BYTES_MIN};
 use crate::disk::memory::MemoryDisk;
 use crate::disk::{Disk, Stat};
