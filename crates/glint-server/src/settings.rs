@@ -1,6 +1,7 @@
 //! How a server is set up, and what is drawn for a run of it.
 
 use crate::scrubbing::SCRUB_BANDWIDTH;
+use glint_ost::ObjectCache;
 use glint_proto::Layout;
 use glint_proto::limits::{
     COMMIT_INTERVAL_MS, ENGINE_CACHE_BYTES, LEASE_MS, OBJECT_CACHE_BYTES_MAX,
@@ -24,8 +25,8 @@ pub struct Settings {
     pub after_power_loss: bool,
     /// Bytes of tables that the engine of the MDS keeps in memory.
     pub engine_cache_bytes: u64,
-    /// Size above which OSTs keep no data of an object in memory; `None` leaves that to the system.
-    pub object_cache_bytes_max: Option<u64>,
+    /// Data of objects that OSTs keep in memory.
+    pub object_cache: ObjectCache,
     /// Bytes that each OST moves in a second, if that is limited.
     pub ost_bandwidth: Option<u64>,
     /// Bytes a second that are compared with their checksums in the background; 0 for none.
@@ -52,7 +53,7 @@ impl Default for Settings {
             lease: Duration::from_millis(LEASE_MS),
             after_power_loss: false,
             engine_cache_bytes: ENGINE_CACHE_BYTES,
-            object_cache_bytes_max: Some(OBJECT_CACHE_BYTES_MAX),
+            object_cache: ObjectCache::UpToIfShort(OBJECT_CACHE_BYTES_MAX),
             ost_bandwidth: None,
             scrub_bandwidth: SCRUB_BANDWIDTH,
             heal_bandwidth: None,

@@ -56,7 +56,8 @@ fn large_objects_pass_through(kind: &str) {
     let disk = Disk::new(&image, &at, kind, 640);
     let (large, small) = (world.mount_point().join("large"), world.mount_point().join("small"));
 
-    let up = world.up(&["--mds-cache", "48M"]);
+    let strict = ["--object-cache-max", "8M"];
+    let up = world.up(&[&strict[..], &["--mds-cache", "48M"]].concat());
     for (path, size) in [(&large, LARGE), (&small, SMALL)] {
         let mut file = fs::File::create(path).unwrap();
         content(size).chunks(MIB as usize).for_each(|chunk| file.write_all(chunk).unwrap());
@@ -81,7 +82,7 @@ fn large_objects_pass_through(kind: &str) {
 
     // The client knows nothing any more.
     forget(&objects.1);
-    let up = world.up(&[]);
+    let up = world.up(&strict);
     assert!(fs::read(&large).unwrap() == content(LARGE));
     assert!(fs::read(&small).unwrap() == content(SMALL));
     assert!(in_memory(&objects.0) <= NEARLY_NONE, "{}", in_memory(&objects.0));

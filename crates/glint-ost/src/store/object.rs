@@ -132,7 +132,7 @@ impl<F: DiskFile> ObjectFile<F> {
 
     /// Returns true if the object passes through memory ([`Passing`]).
     fn passes(&self) -> DiskResult<bool> {
-        Ok(self.passing.limit().is_some() && self.passing.is_above(self.size()?))
+        Ok(self.passing.limit().is_some() && self.passing.passes(self.size()?))
     }
 
     /// Reads from the disk for a check or a copy: no page is added to those in memory.
@@ -384,11 +384,12 @@ fn nanos(time: Timestamp) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::passing::ObjectCache;
     use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
 
     fn object(file: &std::fs::File) -> ObjectFile<OwnedFd> {
-        ObjectFile::new(file.try_clone().unwrap().into(), Arc::new(Passing::above(None)))
+        ObjectFile::new(file.try_clone().unwrap().into(), Arc::new(Passing::new(ObjectCache::All)))
     }
 
     fn is_sealed(file: &std::fs::File) -> bool {

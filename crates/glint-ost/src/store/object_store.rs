@@ -17,7 +17,7 @@ use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
 use crate::store::files::Files;
 use crate::store::object::{ObjectFile, Touches};
-use crate::store::passing::{PassedBytes, Passing, Range};
+use crate::store::passing::{ObjectCache, PassedBytes, Passing, Range};
 use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
 use crate::store::sealer::Sealer;
 use glint_proto::limits::OBJECT_CACHE_BYTES_MAX;
@@ -127,15 +127,14 @@ impl<D: Disk> ObjectStore<D> {
             files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
-            passing: Arc::new(Passing::above(Some(OBJECT_CACHE_BYTES_MAX))),
+            passing: Arc::new(Passing::new(ObjectCache::UpTo(OBJECT_CACHE_BYTES_MAX))),
             scrubber: Scrubber::default(),
         }
     }
 
-    /// The same store, which keeps no data of objects above this size in memory; `None` leaves that
-    /// to the system.
-    pub fn keeping_objects_up_to(self, limit: Option<u64>) -> ObjectStore<D> {
-        ObjectStore { passing: Arc::new(Passing::above(limit)), ..self }
+    /// The same store, which keeps this data of objects in memory.
+    pub fn keeping(self, cache: ObjectCache) -> ObjectStore<D> {
+        ObjectStore { passing: Arc::new(Passing::new(cache)), ..self }
     }
 
     /// Which data is not kept in memory.
@@ -160,8 +159,8 @@ impl<D: Disk> ObjectStore<D> {
             return Ok(false);
         }
         let before = file.size()?;
-        let passes = self.passing.is_above(before.max(end));
-        if passes && !self.passing.is_above(before) && before > 0 {
+        let passes = self.passing.passes(before.max(end));
+        if passes && before > 0 && !self.passing.passes(before) {
             self.passing.drop_later(object, (0, before));
         }
         Ok(passes)

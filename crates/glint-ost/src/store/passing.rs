@@ -1,5 +1,6 @@
 //! Data that passes through memory: objects above a limit leave no pages in the page cache, so
-//! that streams push out neither inodes and directory blocks nor small objects.
+//! that streams push out neither inodes and directory blocks nor small objects. If nobody says a
+//! limit they do so once memory is short: what is free is of no use to anybody.
 //!
 //! Measured on Linux 6.18, MB/s on xfs and ext4, a loop device as fast as memory, three rounds in
 //! turns. "Advice" is POSIX_FADV_DONTNEED: for writes by a thread that writes back and drops what
@@ -27,21 +28,27 @@
 //! Invariants:
 //! - Durability is as without it: a write is in the memory of the system when it returns, and on
 //!   stable storage after a sync. What is dropped is clean, whoever asks for that.
+//! - While memory counts as free nothing is dropped, and what stayed then is left to the kernel.
 //! - Where the kernel or the file system refuses RWF_DONTCACHE (before Linux 6.14, tmpfs), that is
 //!   remembered, and writes are dropped by advice after the store has settled.
 
-use crate::disk::{DiskFile, DiskResult};
+use crate::disk::{DiskFile, DiskResult, host_memory};
 use glint_proto::ObjectId;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Shortest write that the kernel writes back and drops by itself.
 const STREAM_BYTES_MIN: usize = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 /// Largest folio of the page cache, which advice drops as a whole or not at all.
 const FOLIO_BYTES_MAX: u64 = 2 << 20;
+/// Memory is short if less than this part of it is free, of the machine or of a control group.
+const FREE_PART: u64 = 8;
+/// How often to look how much is free: a stream takes some tens of MB meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Most objects with ranges to be dropped when the store has settled.
 const LATER_MAX: usize = 1 << 16;
 
@@ -57,10 +64,52 @@ pub struct PassedBytes {
     pub written: u64,
 }
 
+/// Which data of objects an OST keeps in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectCache {
+    /// All, as the system sees fit.
+    All,
+    /// That of objects of at most so many bytes.
+    UpTo(u64),
+    /// The same once memory of the host is short, and all before.
+    UpToIfShort(u64),
+}
+
+/// Whether memory is free, as it was lately.
+struct FreeMemory {
+    is_free: AtomicBool,
+    /// When somebody has looked: nanoseconds since `begun`.
+    looked: AtomicU64,
+    begun: Instant,
+    every: Duration,
+    look: fn() -> bool,
+}
+
+impl FreeMemory {
+    fn new(every: Duration, look: fn() -> bool) -> FreeMemory {
+        let is_free = AtomicBool::new(look());
+        FreeMemory { is_free, looked: AtomicU64::new(0), begun: Instant::now(), every, look }
+    }
+
+    fn is_free(&self) -> bool {
+        let now = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let looked = self.looked.load(Ordering::Relaxed);
+        let is_due = u128::from(now.saturating_sub(looked)) >= self.every.as_nanos();
+        let relaxed = Ordering::Relaxed;
+        // One thread looks for all.
+        if is_due && self.looked.compare_exchange(looked, now, relaxed, relaxed).is_ok() {
+            self.is_free.store((self.look)(), Ordering::Relaxed);
+        }
+        self.is_free.load(Ordering::Relaxed)
+    }
+}
+
 /// Which data an OST does not keep in memory.
 pub(crate) struct Passing {
     /// Objects of more bytes pass through; `None` if no object does.
     limit: Option<u64>,
+    /// While it is free all stay, if that is wanted.
+    memory: Option<FreeMemory>,
     /// The kernel or the file system refuses RWF_DONTCACHE.
     is_refused: AtomicBool,
     read: AtomicU64,
@@ -70,10 +119,19 @@ pub(crate) struct Passing {
 }
 
 impl Passing {
-    /// Objects of more bytes than the limit pass through.
-    pub(crate) fn above(limit: Option<u64>) -> Passing {
+    /// What is not to be kept passes through.
+    pub(crate) fn new(cache: ObjectCache) -> Passing {
+        let look = || host_memory::now().iter().all(|memory| memory.has_free(FREE_PART));
+        let (limit, memory) = match cache {
+            ObjectCache::All => (None, None),
+            ObjectCache::UpTo(limit) => (Some(limit), None),
+            ObjectCache::UpToIfShort(limit) => {
+                (Some(limit), Some(FreeMemory::new(LOOK_EVERY, look)))
+            }
+        };
         Passing {
             limit,
+            memory,
             is_refused: AtomicBool::new(false),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -87,8 +145,9 @@ impl Passing {
     }
 
     /// Returns true if objects of this size pass through.
-    pub(crate) fn is_above(&self, size: u64) -> bool {
+    pub(crate) fn passes(&self, size: u64) -> bool {
         self.limit.is_some_and(|limit| size > limit)
+            && !self.memory.as_ref().is_some_and(FreeMemory::is_free)
     }
 
     /// Bytes that have passed.

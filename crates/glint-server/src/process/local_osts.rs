@@ -19,7 +19,7 @@ pub(super) fn open(
     let each = open_files / usize::from(data.osts());
     let store = |index| {
         let store = ObjectStore::open(&data.ost(index), each, grants.clone())?;
-        Ok::<_, OstError>(store.keeping_objects_up_to(settings.object_cache_bytes_max))
+        Ok::<_, OstError>(store.keeping(settings.object_cache))
     };
     let stores = (0..data.osts()).map(store).collect::<Result<Vec<_>, _>>()?;
     let osts = start_osts(data, stores, grants, settings);

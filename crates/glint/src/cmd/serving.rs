@@ -5,10 +5,11 @@ use crate::live::Live;
 use crate::signals::Stop;
 use clap::builder::TypedValueParser;
 use glint_net::ServerOptions;
+use glint_ost::ObjectCache;
 use glint_proto::Layout;
 use glint_proto::limits::{
     COMMIT_INTERVAL_MS, ENGINE_CACHE_BYTES_MIN, FAILURE_DOMAIN_BYTES_MAX, LEASE_MS, LEASE_MS_MIN,
-    OST_COUNT_MAX, REPLICAS_MAX,
+    OBJECT_CACHE_BYTES_MAX, OST_COUNT_MAX, REPLICAS_MAX,
 };
 use glint_server::Settings;
 use glint_server::descriptors;
@@ -83,16 +84,17 @@ fn engine_cache(text: &str) -> Result<u64, String> {
 
 /// Largest object of which OSTs keep data in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ObjectCacheMax(Option<u64>);
+pub(crate) struct ObjectCacheMax(ObjectCache);
 
 impl std::str::FromStr for ObjectCacheMax {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ObjectCacheMax, String> {
-        if text == "off" {
-            return Ok(ObjectCacheMax(None));
-        }
-        crate::size::parse(text).map(|bytes| ObjectCacheMax(Some(bytes)))
+        Ok(ObjectCacheMax(match text {
+            "auto" => ObjectCache::UpToIfShort(OBJECT_CACHE_BYTES_MAX),
+            "off" => ObjectCache::All,
+            bytes => ObjectCache::UpTo(crate::size::parse(bytes)?),
+        }))
     }
 }
 
@@ -194,8 +196,9 @@ pub(crate) struct Serving {
     #[arg(long, value_name = "BYTES", value_parser = engine_cache, default_value = "32MiB")]
     mds_cache: u64,
     /// Largest object of which OSTs keep data in memory: larger ones leave no pages behind, so that
-    /// streams push nothing else out. 0 keeps data of no object; `off` leaves all to the kernel.
-    #[arg(long, value_name = "BYTES|off", default_value = "8MiB")]
+    /// streams push nothing else out. `auto` is 8MiB once less than an eighth of memory is free; 0
+    /// keeps data of no object; `off` leaves all to the kernel.
+    #[arg(long, value_name = "BYTES|auto|off", default_value = "auto")]
     object_cache_max: ObjectCacheMax,
     /// Most bytes that each OST reads and writes in a second, as 50M or 2G (or MB, MiB): keeps room on a
     /// disk or a network for others.
@@ -246,7 +249,7 @@ impl Serving {
             lease: Duration::from_secs(self.lease),
             after_power_loss: self.after_power_loss,
             engine_cache_bytes: self.mds_cache,
-            object_cache_bytes_max: self.object_cache_max.0,
+            object_cache: self.object_cache_max.0,
             ost_bandwidth: self.ost_bandwidth,
             scrub_bandwidth: self.scrub_bandwidth,
             heal_bandwidth: self.heal_bandwidth,

@@ -1,6 +1,6 @@
 //! Tests of what passes through memory.
 
-use super::{DiskFile, DiskResult, Passing, STREAM_BYTES_MIN};
+use super::{DiskFile, DiskResult, FreeMemory, ObjectCache, Passing, STREAM_BYTES_MIN};
 use crate::disk::memory::MemoryDisk;
 use crate::disk::{Disk, Stat};
 use crate::{ObjectStore, PassedBytes};
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -123,7 +124,7 @@ fn write(passing: &Passing, file: &Recorder, mut offset: u64, len: usize) {
 
 #[test]
 fn whole_pages_of_streams_pass_and_the_rest_is_dropped_later() {
-    let (passing, file) = (Passing::above(Some(0)), Recorder::default());
+    let (passing, file) = (Passing::new(ObjectCache::UpTo(0)), Recorder::default());
     write(&passing, &file, 0, MIB);
     assert_eq!(file.take(), [Call::WritePassing(0, MIB)]);
     assert!(passing.take_later().is_empty());
@@ -142,7 +143,7 @@ fn whole_pages_of_streams_pass_and_the_rest_is_dropped_later() {
 #[test]
 fn what_is_refused_once_is_not_tried_again() {
     for refusal in [Errno::OPNOTSUPP, Errno::INVAL] {
-        let passing = Passing::above(Some(0));
+        let passing = Passing::new(ObjectCache::UpTo(0));
         let file = Recorder { refusal: Some(refusal), ..Recorder::default() };
         write(&passing, &file, 0, MIB);
         assert_eq!(file.take(), [Call::WritePassing(0, MIB), Call::Write(0, MIB)]);
@@ -157,7 +158,7 @@ fn what_is_refused_once_is_not_tried_again() {
 
 #[test]
 fn arguments_that_are_wrong_are_no_refusal() {
-    let passing = Passing::above(Some(0));
+    let passing = Passing::new(ObjectCache::UpTo(0));
     let invalid = Some(Errno::INVAL);
     let file = Recorder { refusal: invalid, failure: invalid, ..Recorder::default() };
     assert_eq!(passing.write(&file, OBJECT, &vec![0; MIB], 0), Err(Errno::INVAL));
@@ -173,16 +174,32 @@ fn arguments_that_are_wrong_are_no_refusal() {
 
 #[test]
 fn what_is_read_is_dropped_with_the_folio_in_which_it_begins() {
-    let (passing, file) = (Passing::above(Some(0)), Recorder::default());
+    let (passing, file) = (Passing::new(ObjectCache::UpTo(0)), Recorder::default());
     passing.drop_read(&file, (5 * MIB as u64 + 7, 6 * MIB as u64), 3);
     passing.drop_read(&file, (9, 9), 0);
     assert_eq!(file.take(), [Call::Drop(4 * MIB as u64, 6 * MIB as u64)]);
     assert_eq!(passing.passed(), PassedBytes { read: 3, written: 0 });
 }
 
-fn store(limit: Option<u64>) -> ObjectStore<MemoryDisk> {
+#[test]
+fn large_objects_stay_while_memory_is_free() {
+    static IS_FREE: AtomicBool = AtomicBool::new(true);
+    let memory = |every| FreeMemory::new(every, || IS_FREE.load(Ordering::Relaxed));
+    let with =
+        |every| Passing { memory: Some(memory(every)), ..Passing::new(ObjectCache::UpTo(9)) };
+    let (always, seldom) = (with(Duration::ZERO), with(Duration::MAX));
+    for is_free in [true, false, true] {
+        IS_FREE.store(is_free, Ordering::Relaxed);
+        assert_eq!(always.passes(10), !is_free);
+        assert!(!always.passes(9), "it is small");
+        assert!(!seldom.passes(10), "nobody looks again");
+    }
+    assert_eq!(Passing::new(ObjectCache::UpToIfShort(9)).limit(), Some(9));
+}
+
+fn store(cache: ObjectCache) -> ObjectStore<MemoryDisk> {
     let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 4, Arc::default());
-    store.keeping_objects_up_to(limit)
+    store.keeping(cache)
 }
 
 fn write_to<D: Disk>(store: &ObjectStore<D>, offset: usize, len: usize) {
@@ -197,7 +214,7 @@ fn read_from<D: Disk>(store: &ObjectStore<D>, len: usize) -> usize {
 
 #[test]
 fn the_limit_is_about_the_size_at_the_time_of_the_call() {
-    let store = store(Some(MIB as u64));
+    let store = store(ObjectCache::UpTo(MIB as u64));
     let passed = || {
         let (_, PassedBytes { read, written }) = store.passed();
         (read as usize, written as usize)
@@ -225,8 +242,9 @@ fn the_limit_is_about_the_size_at_the_time_of_the_call() {
 
 #[test]
 fn a_limit_of_zero_keeps_nothing_and_none_keeps_all() {
-    for (limit, bytes) in [(Some(0), 10), (None, 0)] {
-        let store = store(limit);
+    for (cache, limit, bytes) in [(ObjectCache::UpTo(0), Some(0), 10), (ObjectCache::All, None, 0)]
+    {
+        let store = store(cache);
         write_to(&store, 0, 10);
         read_from(&store, 10);
         assert_eq!(store.passed(), (limit, PassedBytes { read: bytes, written: bytes }));
@@ -239,7 +257,7 @@ fn what_passes_is_read_as_it_was_written() {
     for dir in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
         let Ok(dir) = tempfile::tempdir_in(dir) else { continue };
         let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
-        let store = store.keeping_objects_up_to(Some(100_000));
+        let store = store.keeping(ObjectCache::UpTo(100_000));
         let data: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
         let mut at = 0;
         for len in [50_000, 1, 99_999, 1_000_000, 70_000, 4096, 1_775_904].into_iter() {

@@ -246,7 +246,7 @@ fn an_object_that_is_changed_and_changed_back_during_a_block_is_right() {
     file.set_attribute(ATTRIBUTE, &sums).unwrap();
 
     let (scrubber, path) = (Scrubber::default(), Path::new("ost"));
-    let passing = Passing::above(None);
+    let passing = Passing::new(crate::store::passing::ObjectCache::All);
     let step = || assert_eq!(scrubber.step(&disk, &passing, path), ScrubStep::Read(MIB as u64));
     let to_end = || {
         while scrubber.step(&disk, &passing, path) != ScrubStep::Ended {}
