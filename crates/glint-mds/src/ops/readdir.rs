@@ -11,7 +11,7 @@ use glint_kv::{Keyspace, Kv, Pair};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::posix::READ;
-use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
+use glint_proto::{Attr, DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 
 /// Bytes that an entry takes on the wire beside its name, without attributes.
 const ENTRY_BYTES: usize = 24;
@@ -160,13 +160,23 @@ impl<K: Kv> Mds<K> {
                 self.grant_attributes(context, entry.ino);
             }
         }
+        // A delegation is recalled only for who looks at that directory.
+        self.tell_attributes(context, page, |entry, _| entry.cookie > COOKIE_DOT_DOT).await
+    }
+
+    /// Adds the attributes to entries that `may_tell` them, but where another client knows better
+    /// what they are: it is asked by who looks at that inode.
+    pub(super) async fn tell_attributes(
+        &self,
+        context: &Context<'_>,
+        page: &mut DirPage,
+        may_tell: impl Fn(&DirEntry, &Attr) -> bool,
+    ) -> FsResult<()> {
         let inos: Vec<Ino> = page.entries.iter().map(|entry| entry.ino).collect();
         let attributes = self.attributes_of(&inos).await?;
         for (entry, attr) in page.entries.iter_mut().zip(attributes) {
-            // A delegation is recalled only for who looks at that directory.
-            let special = entry.cookie <= COOKIE_DOT_DOT
-                || !self.client_locks.is_visible(context.client, entry.ino);
-            entry.attr = attr.filter(|_| !special);
+            let is_visible = self.client_locks.is_visible(context.client, entry.ino);
+            entry.attr = attr.filter(|attr| is_visible && may_tell(entry, attr));
         }
         Ok(())
     }

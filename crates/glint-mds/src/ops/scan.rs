@@ -8,7 +8,7 @@ use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::limits::{SCAN_BYTES_MAX, SCAN_DIRECTORIES_MAX};
 use glint_proto::posix::READ;
-use glint_proto::{DirPage, Errno, Ino, MdsReply};
+use glint_proto::{Attr, DirPage, Errno, Ino, MdsReply};
 
 /// Bytes of entries below which no further directory is begun.
 const PAGE_BYTES_MIN: usize = 4096;
@@ -58,13 +58,8 @@ impl<K: Kv> Mds<K> {
         let mut page = DirPage::default();
         let found = self.entries_after(ino, cookie, room.entries() + 1).await?;
         self.add_entries(ino, &found, room, &mut page)?;
-        let inos: Vec<Ino> = page.entries.iter().map(|entry| entry.ino).collect();
-        let attributes = self.attributes_of(&inos).await?;
-        for (entry, attr) in page.entries.iter_mut().zip(attributes) {
-            // Another client knows better what they are: it is asked by who looks at that file.
-            let is_visible = self.client_locks.is_visible(context.client, entry.ino);
-            entry.attr = attr.filter(|attr| is_visible && !(attr.is_file() && attr.size_on_ost));
-        }
+        let is_known = |attr: &Attr| !(attr.is_file() && attr.size_on_ost);
+        self.tell_attributes(context, &mut page, |_, attr| is_known(attr)).await?;
         Ok(page)
     }
 }

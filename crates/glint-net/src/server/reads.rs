@@ -7,7 +7,6 @@ use futures_util::future::join_all;
 use glint_proto::limits::{BULK_BYTES_MAX, OBJECT_READS_MAX};
 use glint_proto::message::{ObjectRead, Reply};
 use glint_proto::{Bulk, Errno, FsResult, OstReply, Session};
-use std::rc::Rc;
 
 /// Of the reads of one request, so many keep others waiting at a time, and wait for a disk together.
 const READS_AT_ONCE: usize = 8;
@@ -15,7 +14,7 @@ const READS_AT_ONCE: usize = 8;
 impl<S: Service> Worker<S> {
     /// Reads from objects, some at a time. Their data is in `bulk`, one after the other.
     pub(super) async fn read_objects(
-        self: &Rc<Self>,
+        &self,
         received: &Received<'_, S>,
         reads: &[ObjectRead],
         bulk: &mut Vec<u8>,
@@ -44,6 +43,7 @@ impl<S: Service> Worker<S> {
         close_gaps(bulk, reads.iter().map(|read| read.len as usize).zip(&lengths));
         Ok(Reply::ObjectsRead(lengths))
     }
+
     async fn read_object(
         &self,
         received: &Received<'_, S>,

@@ -17,21 +17,25 @@ pub(crate) fn refused(reason: &str) -> NetError {
 
 /// True if a reply may say no more than that the server's own disk has failed.
 pub(crate) fn failed_with_disk(reply: &Reply) -> bool {
-    let is_of_disk = |errno: Errno| matches!(errno, Errno::EIO | Errno::EROFS);
     let of_mds = |reply: &FsResult<MdsReply>| match reply {
-        Ok(MdsReply::Batched { failed, .. }) => failed.iter().any(|(_, errno)| is_of_disk(*errno)),
-        Ok(_) => false,
-        Err(errno) => is_of_disk(*errno),
+        Ok(MdsReply::Batched { failed, .. }) => failed.iter().any(|(_, errno)| is_of_disk(errno)),
+        reply => has_failed(reply),
     };
     match reply {
         Reply::Mds { reply, .. } => of_mds(reply),
-        Reply::Ost { reply, .. } => reply.as_ref().is_err_and(|errno| is_of_disk(*errno)),
+        Reply::Ost { reply, .. } => has_failed(reply),
         Reply::Reclaimed(replies) => replies.iter().any(of_mds),
-        Reply::ObjectsRead(read) => {
-            read.iter().any(|read| read.as_ref().is_err_and(|errno| is_of_disk(*errno)))
-        }
+        Reply::ObjectsRead(read) => read.iter().any(has_failed),
         _ => false,
     }
+}
+
+fn has_failed<T>(reply: &FsResult<T>) -> bool {
+    reply.as_ref().is_err_and(is_of_disk)
+}
+
+fn is_of_disk(errno: &Errno) -> bool {
+    matches!(*errno, Errno::EIO | Errno::EROFS)
 }
 
 /// Refuses to change or read an object with copies at one OST alone: copies would differ for good.

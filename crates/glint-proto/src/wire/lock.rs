@@ -227,6 +227,7 @@ pub enum Return {
         seen: Option<(u64, Timestamp)>,
     },
 }
+
 /// A lock that a program takes, gives up, or asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PosixLock {

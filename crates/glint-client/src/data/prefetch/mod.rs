@@ -45,12 +45,6 @@ const _: () = assert!(PREFETCHED_FILES_MAX <= OBJECT_READS_MAX);
 /// Batches that are read at once.
 const READS_MAX: usize = 8;
 
-/// A small file that is read before anybody asks.
-struct SmallFile {
-    layout: Layout,
-    block: BlockOnItsWay,
-}
-
 /// Files that were asked for, and are perhaps not read yet; the oldest first.
 pub(crate) struct PrefetchedFiles {
     is_on: AtomicBool,
@@ -225,16 +219,16 @@ impl<T: Transport> Client<T> {
     /// Reads small files on which locks have come, in one request to each of their servers.
     async fn fetch(&self, files: &[Arc<CachedInode>]) {
         let begin = |file: &Arc<CachedInode>| {
-            let fetched = self.begin_fetch(file)?;
+            let (layout, block) = self.begin_fetch(file)?;
             self.data.prefetched.note(file);
             glint_telemetry::count(Counter::FilesPrefetched, 1);
-            let (object, len) = (fetched.layout.object(file.ino, 0), fetched.block.0.len as u32);
-            let to = self.placement.ost_of(fetched.layout, 0).into();
+            let (object, len) = (layout.object(file.ino, 0), block.0.len as u32);
+            let to = self.placement.ost_of(layout, 0).into();
             let mut read = ObjectRead { to, object, offset: 0, len, capability: None };
             if self.parameters.needs_capabilities {
                 read.capability = file.lock().capabilities.for_request(&read.request());
             }
-            Some((read, fetched.block))
+            Some((read, block))
         };
         let (reads, blocks): (Vec<_>, Vec<_>) = files.iter().filter_map(begin).unzip();
         if reads.is_empty() {
@@ -250,10 +244,10 @@ impl<T: Transport> Client<T> {
         self.transport.read_objects(reads, &says).await;
     }
 
-    /// A small file that may be read, and the block that is to be filled. The lock is not in use
+    /// Where a file lies that may be read, and the block that is to be filled. The lock is not in use
     /// while that is read: an OST that is away must not keep it from others. Whoever loses it
     /// forgets the block.
-    fn begin_fetch(&self, file: &CachedInode) -> Option<SmallFile> {
+    fn begin_fetch(&self, file: &CachedInode) -> Option<(Layout, BlockOnItsWay)> {
         let size = small_size(&file.lock())?;
         let block = self.data.prefetched.room(size)?;
         let mut state = file.lock();
@@ -270,7 +264,7 @@ impl<T: Transport> Client<T> {
         if is_returned {
             file.wake();
         }
-        Some(SmallFile { layout, block: BlockOnItsWay(block) })
+        Some((layout, BlockOnItsWay(block)))
     }
 }
 

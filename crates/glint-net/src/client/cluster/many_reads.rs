@@ -32,7 +32,7 @@ impl<M: Transport> Cluster<M> {
             if ChainId::of_target(target).is_some() {
                 let near = |ost| self.is_near(ost);
                 match self.rows.destination(target, &read.request(), near) {
-                    Some(to) if !self.rows.moved.is_moving(target) => read.to = to,
+                    Some(to) if self.rows.is_readable(target, to.ost) => read.to = to,
                     _ => {
                         says(at, Err(Errno::EAGAIN));
                         continue;
