@@ -2,21 +2,26 @@
 
 use crate::fuzz::at;
 use crate::scenario::mount;
-use crate::workload::make;
+use crate::workload::{Fs, make};
 use crate::world::executor::{Executor, Machine};
-use crate::world::hosts::{Hosts, MDS, address};
+use crate::world::hosts::{Hosts, LEASE, MDS, address};
 use crate::world::network::Network;
+use crate::world::peers::{connect, connect_as};
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_net::host::Pipe;
+use glint_net::rights::Rights;
+use glint_net::{MdsSession, ObjectService, OstRequests, Transport};
 use glint_proto::by_hand::{Heard, hello, request_frame};
+use glint_proto::chain::{ChainVersion, Destination};
 use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{PATIENT_REQUESTS_MAX, RECLAIMS_MAX, WAITING_PER_SESSION_MAX};
 use glint_proto::lock::Range;
-use glint_proto::message::{Reply, Request};
+use glint_proto::message::{ObjectRead, Reply, Request};
 use glint_proto::{
-    ClientId, Cred, Errno, FileType, Ino, Layout, MdsReply, MdsRequest, PosixLock, PosixLockHow,
-    PosixLockMode,
+    Access, Bulk, Capability, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply,
+    MdsRequest, ObjectId, OstReply, PosixLock, PosixLockHow, PosixLockMode,
 };
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,8 +33,18 @@ pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
     locks: bool,
     test: impl FnOnce(Rc<Executor>, Rc<Hosts>) -> F,
 ) -> T {
+    in_a_world_of(&[1], Layout::default(), locks, test)
+}
+
+/// Runs this in a world of its own, with servers of so many OSTs.
+fn in_a_world_of<T: 'static, F: Future<Output = T> + 'static>(
+    osts: &[u16],
+    layout: Layout,
+    locks: bool,
+    test: impl FnOnce(Rc<Executor>, Rc<Hosts>) -> F,
+) -> T {
     let executor = Executor::new(1);
-    let hosts = Hosts::new(&executor, &[1], locks, Layout::default());
+    let hosts = Hosts::new(&executor, osts, locks, layout);
     let result = executor.run(LIMIT, test(executor.clone(), hosts));
     executor.end();
     result.unwrap()
@@ -199,5 +214,207 @@ fn calls_that_are_dropped_leave_nothing_open_or_locked_at_the_server() {
         .await;
         assert_eq!(servers.mds().inode_count(), before, "files that are gone and open");
         assert_eq!(servers.mds().lock_counts(), (0, 0));
+    });
+}
+
+/// Machine of another client.
+const READER: Machine = Machine(11);
+
+/// What a machine with limited rights shows.
+const CERTIFICATE: [u8; 32] = [1; 32];
+
+/// Content of a file.
+fn content(n: usize) -> Vec<u8> {
+    vec![b'a' + n as u8; 100 + n]
+}
+
+/// Makes files; returns the reads of their objects, without capabilities.
+async fn make_files(fs: &Fs, count: usize) -> Vec<ObjectRead> {
+    let mut reads = Vec::new();
+    for n in 0..count {
+        let (name, regular) = (format!("f{n}"), make(FileType::Regular));
+        let made = fs.create(&Caller::ROOT, Ino::ROOT, name.as_bytes(), regular, libc::O_RDWR);
+        let (handle, attr) = made.await.map(|open| (open.handle, open.attr)).unwrap();
+        fs.write(handle, 0, &content(n), WriteHow::default()).await.unwrap();
+        fs.release(handle).await.unwrap();
+        let (to, object) = (attr.layout.ost_of(0, 1).into(), attr.layout.object(attr.ino, 0));
+        reads.push(ObjectRead { to, object, offset: 0, len: 1000, capability: None });
+    }
+    fs.sync().await.unwrap();
+    reads
+}
+
+/// Reads all of these together: the answers, in the order in which they came.
+async fn read_together(
+    servers: &impl OstRequests,
+    reads: &[ObjectRead],
+) -> Vec<(usize, FsResult<Vec<u8>>)> {
+    let answers = RefCell::default();
+    let says = |at: usize, data: FsResult<Vec<u8>>| {
+        let answers: &RefCell<Vec<_>> = &answers;
+        answers.borrow_mut().push((at, data));
+    };
+    servers.read_objects(reads.to_vec(), &says).await;
+    answers.into_inner()
+}
+
+/// Reads one object, in a request of its own.
+async fn read_alone(servers: &impl OstRequests, read: &ObjectRead) -> FsResult<Vec<u8>> {
+    let mut data = vec![0; read.len as usize];
+    let (bulk, is_held) = (Bulk::In(&mut data), &|| true);
+    match servers.ost(read.to, read.request(), read.capability, bulk, is_held).await? {
+        OstReply::Data(len) => data.truncate(len as usize),
+        other => panic!("{other:?}"),
+    }
+    Ok(data)
+}
+
+#[test]
+fn each_read_of_a_batch_is_allowed_by_its_own_capability() {
+    in_a_world(true, |executor, hosts| async move {
+        hosts.start(MDS);
+        let servers = hosts.mds();
+        executor.sleep(Duration::from_millis(1)).await;
+        let to = servers.clone();
+        let (_fs, files) = at(&executor, CLIENT, async move {
+            let fs = mount(&to, 0).await.unwrap();
+            let files = make_files(&fs, 4).await;
+            (fs, files)
+        })
+        .await;
+        let rights = Rights { read_only: true, ..Rights::default() };
+        executor.network.limited.borrow_mut().insert(READER, rights);
+        at(&executor, READER, async move {
+            let certificate = Some(CERTIFICATE);
+            let reader = connect_as(&servers, 1, certificate).await.unwrap();
+            let session = reader.mds().welcome().session;
+            let allows = |session: u64, ino: Ino, access: Access| {
+                Some(servers.capability_key().unwrap().issue(session, ino, access))
+            };
+            let good = |read: ObjectRead| {
+                let capability = allows(session, read.object.ino, Access::READ);
+                ObjectRead { capability, ..read }
+            };
+            let nobodys = Ino(files[3].object.ino.0 + 1000);
+            let forged = Some(Capability { access: Access::READ, signature: [7; 32] });
+            let object = files[1].object;
+            let reads = [
+                good(files[0]),
+                // None, a forged one, one of another session, of another file, to write.
+                files[1],
+                ObjectRead { capability: forged, ..files[1] },
+                ObjectRead {
+                    capability: allows(session + 1, object.ino, Access::READ),
+                    ..files[1]
+                },
+                ObjectRead { capability: good(files[2]).capability, ..files[1] },
+                ObjectRead { capability: allows(session, object.ino, Access::WRITE), ..files[1] },
+                good(files[2]),
+                good(ObjectRead { object: ObjectId { ino: nobodys, stripe: 0 }, ..files[0] }),
+                good(files[3]),
+            ];
+            let refused = || Err(Errno::EACCES);
+            let mut answers = vec![Ok(content(0))];
+            answers.extend((0..5).map(|_| refused()));
+            // An object that is not there is as one of which nothing was written.
+            answers.extend([Ok(content(2)), Ok(Vec::new()), Ok(content(3))]);
+            let answers: Vec<_> = answers.into_iter().enumerate().collect();
+            assert_eq!(read_together(&reader, &reads).await, answers);
+            for (read, (_, answer)) in reads.iter().zip(answers) {
+                assert_eq!(read_alone(&reader, read).await, answer, "{read:?}");
+            }
+            // Its own capability allows what was refused before.
+            assert_eq!(read_together(&reader, &[good(files[1])]).await, [(0, Ok(content(1)))]);
+        })
+        .await;
+    });
+}
+
+/// One server has members of all chains. Its answer has data for reads by rows that are still in
+/// force, and none for the others.
+#[test]
+fn each_read_of_a_batch_is_by_its_own_row() {
+    const FILES: usize = 6;
+    let layout = Layout { replicas: 2, ..Layout::default() };
+    in_a_world_of(&[3], layout, true, |executor, hosts| async move {
+        hosts.start(MDS);
+        while !hosts.have_joined() {
+            executor.sleep(Duration::from_millis(100)).await;
+        }
+        let servers = hosts.mds();
+        let rows = servers.clone();
+        at(&executor, CLIENT, async move {
+            let fs = mount(&servers, 0).await.unwrap();
+            let mut reads = make_files(&fs, FILES).await;
+            let changes = [0, 1, 0, u32::MAX, 0, 0];
+            for (read, change) in reads.iter_mut().zip(changes) {
+                let row = rows.mds().chains().get(read.to.ost).unwrap();
+                let version = row.version.wrapping_add(change);
+                let chain = Some(ChainVersion { target: read.to.ost, version });
+                read.to = Destination { ost: row.head().unwrap(), chain };
+            }
+            let answer = |n: usize| match changes[n] {
+                0 => Ok(content(n)),
+                _ => Err(Errno::EREMCHG),
+            };
+            let answers: Vec<_> = (0..FILES).map(|n| (n, answer(n))).collect();
+            assert_eq!(read_together(fs.transport().mds(), &reads).await, answers);
+        })
+        .await;
+    });
+}
+
+/// A client that knows old rows of some chains, because a server is gone, reads from all of them.
+#[test]
+fn reads_by_old_rows_are_refused_alone_and_bring_the_new_ones() {
+    const FILES: usize = 24;
+    let layout = Layout { replicas: 2, ..Layout::default() };
+    in_a_world_of(&[1, 1, 1], layout, true, |executor, hosts| async move {
+        (0..3).for_each(|host| hosts.start(host));
+        while !hosts.have_joined() {
+            executor.sleep(Duration::from_millis(100)).await;
+        }
+        let servers = hosts.mds();
+        let to = servers.clone();
+        let (_fs, reads, reader) = at(&executor, CLIENT, async move {
+            let fs = mount(&to, 0).await.unwrap();
+            let reads = make_files(&fs, FILES).await;
+            let reader = connect(&to, 1).await.unwrap();
+            for (n, read) in reads.iter().enumerate() {
+                // It knows the rows of today.
+                assert_eq!(read_alone(&reader, read).await, Ok(content(n)));
+            }
+            (fs, reads, reader)
+        })
+        .await;
+        let version = |read: &ObjectRead| servers.mds().chains().get(read.to.ost).unwrap().version;
+        let before: Vec<u32> = reads.iter().map(version).collect();
+        hosts.stop(2);
+        executor.sleep(3 * LEASE).await;
+        let is_old: Vec<bool> = reads.iter().zip(before).map(|(r, v)| version(r) > v).collect();
+        assert!(is_old.contains(&true) && is_old.contains(&false));
+
+        at(&executor, CLIENT, async move {
+            let mut answers = read_together(&reader, &reads).await;
+            answers.sort_by_key(|(n, _)| *n);
+            for (n, data) in answers {
+                let expected = if is_old[n] { Err(Errno::EREMCHG) } else { Ok(content(n)) };
+                assert_eq!(data, expected, "{n}");
+            }
+            // The refusal has it ask for the new ones. A chain with another head is read alone first:
+            // that tells the head what the old one may have lost.
+            for (n, data) in read_together(&reader, &reads).await {
+                if data == Err(Errno::EAGAIN) && is_old[n] {
+                    assert_eq!(read_alone(&reader, &reads[n]).await, Ok(content(n)));
+                } else {
+                    assert_eq!(data, Ok(content(n)), "{n}");
+                }
+            }
+            let mut answers = read_together(&reader, &reads).await;
+            answers.sort_by_key(|(n, _)| *n);
+            let all: Vec<_> = (0..FILES).map(|n| (n, Ok(content(n)))).collect();
+            assert_eq!(answers, all);
+        })
+        .await;
     });
 }

@@ -6,13 +6,12 @@ use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
 use crate::workload::{Fs, Tally, Worker, list, make};
 use crate::world::executor::{Executor, Machine};
-use crate::world::hosts::{self, Hosts, MDS, Servers, address};
+use crate::world::hosts::{self, Hosts, Servers};
+use crate::world::peers::connect;
 use glint_client::{Caller, Client, Vfs};
-use glint_net::{Address, Cluster, Remote, RemoteOptions, SessionService};
-use glint_proto::by_hand::hello;
+use glint_net::{Cluster, Remote};
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
-use glint_proto::message::Welcome;
-use glint_proto::{ClientId, FileType, Ino, Layout, ObjectId, Owner};
+use glint_proto::{FileType, Ino, Layout, ObjectId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -191,22 +190,6 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
         client.prefetch_files();
     }
     Ok(client)
-}
-
-/// A connection to all servers, of the machine of the calling task.
-pub(crate) async fn connect(servers: &Servers, index: u32) -> Result<Cluster<Remote>, String> {
-    let options = RemoteOptions {
-        address: Address::parse(&address(MDS)),
-        mount_point: format!("/mnt{index}"),
-    };
-    let owner = Owner { certificate: None, secret: 0 };
-    let client = ClientId(1000 + u64::from(index));
-    let (_, session) = servers.connect(client, &hello("", 0), owner).await.map_err(text)?;
-    servers.disconnect(&session);
-    let welcome = Welcome { session: session.number(), ..servers.welcome() };
-    let mount_point = options.mount_point.clone();
-    let mds = Remote::simulated(options, client, 0, welcome);
-    Ok(Cluster::new(mds, None, mount_point))
 }
 
 /// Checks the disks at the end, but for objects of these files, or of `any` that is not there.

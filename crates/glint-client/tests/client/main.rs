@@ -5,5 +5,6 @@
 mod data_write_back;
 mod grants;
 mod lookups;
+mod prefetch;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,8 @@
 //! A transport to servers that are not there: the MDS gives every lock, objects are in memory,
 //! and each data request fails as the test says.
 
+mod tree;
+
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
 use glint_net::{
     ClientIdentity, Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession,
@@ -18,6 +20,8 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+pub(crate) use tree::Tree;
 
 pub(crate) const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
 pub(crate) const FILE: Ino = Ino(7);
@@ -127,6 +131,14 @@ impl World {
         self.kept -= data.len() as i64;
     }
 
+    fn get(&self, object: ObjectId, offset: u64, room: &mut [u8]) -> u32 {
+        let content = self.objects.get(&object).map_or(&b""[..], Vec::as_slice);
+        let content = content.get(offset as usize..).unwrap_or_default();
+        let len = content.len().min(room.len());
+        room[..len].copy_from_slice(&content[..len]);
+        len as u32
+    }
+
     /// An object whose pages of zeros are holes.
     fn stat(&self, object: ObjectId) -> Option<ObjectAttr> {
         let content = self.objects.get(&object)?;
@@ -167,6 +179,9 @@ impl World {
                     self.put(object, offset, data);
                 }
                 OstReply::Written(self.stat(object).unwrap_or_default())
+            }
+            (OstRequest::Read { object, offset, .. }, Bulk::In(room)) => {
+                OstReply::Data(self.get(object, offset, room))
             }
             (OstRequest::Stat { object }, _) => OstReply::Stat(self.stat(object)),
             (OstRequest::Seek { object, offset, hole }, _) => {

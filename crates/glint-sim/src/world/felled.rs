@@ -5,9 +5,10 @@
 //! read of a file that nobody writes any more, by a row in which its old head does not serve, is
 //! the same bytes at every member, for ever, whatever else is lost.
 
-use crate::scenario::{Member, Run, connect};
+use crate::scenario::{Member, Run};
 use crate::workload::Fs;
 use crate::world::executor::{Executor, Machine};
+use crate::world::peers::connect;
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_net::{Cluster, OstRequests, Remote};
 use glint_proto::chain::{Chain, ChainVersion, Destination};

@@ -5,5 +5,5 @@ pub(crate) mod executor;
 pub(crate) mod felled;
 pub(crate) mod hosts;
 pub(crate) mod network;
-mod peers;
+pub(crate) mod peers;
 pub(crate) mod records;

@@ -1,7 +1,8 @@
-//! Servers whose files have copies: each is a client of the others, and at the end all copies are
-//! compared.
+//! Clients of the servers, by their connections; where files have copies, each server is one of the
+//! others, and at the end all copies are compared.
 
-use crate::world::hosts::{COMMIT_INTERVAL, Host, Hosts, MDS, Process, address};
+use crate::scenario::text;
+use crate::world::hosts::{COMMIT_INTERVAL, Host, Hosts, MDS, Process, Servers, address};
 use glint_net::{Address, Cluster, InProcess, Remote, RemoteOptions, SessionService, host};
 use glint_ost::disk::memory::MemoryDisk;
 use glint_ost::disk::{Disk, DiskFile, DiskResult};
@@ -16,6 +17,31 @@ use std::rc::Rc;
 
 /// Number, as a client, of the first process of a server that is one.
 const FIRST_PEER: u64 = 1 << 20;
+
+/// A connection to all servers, of the machine of the calling task.
+pub(crate) async fn connect(servers: &Servers, index: u32) -> Result<Cluster<Remote>, String> {
+    connect_as(servers, index, None).await
+}
+
+/// The same for a machine that shows this certificate.
+pub(crate) async fn connect_as(
+    servers: &Servers,
+    index: u32,
+    certificate: Option<[u8; 32]>,
+) -> Result<Cluster<Remote>, String> {
+    let options = RemoteOptions {
+        address: Address::parse(&address(MDS)),
+        mount_point: format!("/mnt{index}"),
+    };
+    let owner = Owner { certificate, secret: 0 };
+    let client = ClientId(1000 + u64::from(index));
+    let (_, session) = servers.connect(client, &hello("", 0), owner).await.map_err(text)?;
+    servers.disconnect(&session);
+    let welcome = Welcome { session: session.number(), ..servers.welcome() };
+    let mount_point = options.mount_point.clone();
+    let mds = Remote::simulated(options, client, 0, welcome);
+    Ok(Cluster::new(mds, None, mount_point))
+}
 
 impl Hosts {
     /// Where files have copies, the server of a machine is a client of all others, too: as soon as
