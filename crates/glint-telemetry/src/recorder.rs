@@ -40,6 +40,10 @@ pub enum Counter {
     FilesPrefetched,
     /// Those of them that were read.
     FilesPrefetchedRead,
+    /// Pages of directories that were asked for at the first lookup there.
+    PagesGuessed,
+    /// Those of them that answered another lookup, too.
+    PagesGuessedUsed,
     /// Clients that were evicted.
     Evictions,
     /// Writes of data behind a call that failed.
@@ -52,7 +56,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 19] = [
+    pub const ALL: [Counter; 21] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -68,6 +72,8 @@ impl Counter {
         Counter::BytesReadAhead,
         Counter::FilesPrefetched,
         Counter::FilesPrefetchedRead,
+        Counter::PagesGuessed,
+        Counter::PagesGuessedUsed,
         Counter::Evictions,
         Counter::WriteErrors,
         Counter::BytesCopied,
@@ -92,6 +98,8 @@ impl Counter {
             Counter::BytesReadAhead => "bytes_read_ahead",
             Counter::FilesPrefetched => "files_prefetched",
             Counter::FilesPrefetchedRead => "files_prefetched_read",
+            Counter::PagesGuessed => "pages_guessed",
+            Counter::PagesGuessedUsed => "pages_guessed_used",
             Counter::Evictions => "evictions",
             Counter::WriteErrors => "write_errors",
             Counter::BytesCopied => "bytes_copied",

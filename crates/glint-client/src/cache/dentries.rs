@@ -10,6 +10,7 @@
 //! - The count of free names is not below their number, so limits on counts are limits on memory.
 
 use crate::cache::attrs::Tick;
+use crate::cache::pages::{PageSize, PageWish};
 use glint_proto::Ino;
 use std::collections::HashMap;
 
@@ -24,14 +25,16 @@ pub(crate) struct Dentries {
     /// How many names were learned to be free since those were last forgotten all at once.
     negative: usize,
     complete: bool,
+    /// A page of this size was asked for at the first lookup, and has answered no other one yet.
+    guessed: Option<PageSize>,
     /// When names were lost or changed last.
     disturbed: Tick,
     pages: Pages,
 }
 
 /// Pages of the directory that were asked for because names were looked up one by one: after two of
-/// them the first, and each time after twice as many another one, in turns. So what is asked for in
-/// vain is a small part, however large the directory is.
+/// them the first, or at once where that is guessed; and each time after twice as many another one,
+/// in turns. So what is asked for in vain is a small part, however large the directory is.
 #[derive(Default)]
 struct Pages {
     count: u32,
@@ -127,17 +130,34 @@ impl Dentries {
         self.names.retain(|_, ino| ino.is_none_or(|ino| !is_doubtful(ino)));
     }
 
-    /// A name is looked up that is not known. Returns the cookie after which a page of names is worth
-    /// asking for instead, and how many were asked for.
-    pub(crate) fn page_to_ask_for(&mut self) -> Option<(u64, u32)> {
+    /// A name is looked up that is not known. Returns the page of names that is worth asking for
+    /// instead. At the first lookup that is a `guess`.
+    pub(crate) fn page_to_ask_for(
+        &mut self,
+        guess: impl FnOnce() -> Option<PageSize>,
+    ) -> Option<PageWish> {
         let Pages { count, names, cookie } = &mut self.pages;
         *names += 1;
-        if *names <= 1 << (*count).min(PAGES_DOUBLING) {
+        let guessed = if (*count, *names) == (0, 1) { guess() } else { None };
+        if guessed.is_none() && *names <= 1 << (*count).min(PAGES_DOUBLING) {
             return None;
         }
+        let size = if *count == 0 { PageSize::Small } else { PageSize::Large };
         *names = 0;
         *count += 1;
-        Some((*cookie, *count - 1))
+        let is_guess = guessed.is_some();
+        Some(PageWish { cookie: *cookie, size: guessed.unwrap_or(size), is_guess })
+    }
+
+    /// A page that was guessed has answered the lookup that it was asked for.
+    pub(crate) fn note_guess(&mut self, size: PageSize) {
+        self.guessed = Some(size);
+    }
+
+    /// Another lookup is answered without asking. Returns the size of a guessed page if it is the
+    /// first one that is.
+    pub(crate) fn take_guess(&mut self) -> Option<PageSize> {
+        self.guessed.take()
     }
 
     /// A page of names has come that ends with this cookie; `None` if it was the last.
@@ -191,14 +211,33 @@ mod tests {
         let mut dentries = Dentries::default();
         let mut asked = Vec::new();
         for name in 1..40 {
-            if let Some((cookie, pages)) = dentries.page_to_ask_for() {
-                asked.push((name, cookie, pages));
-                dentries.note_page((pages < 2).then_some(u64::from(pages) + 7));
+            if let Some(PageWish { cookie, size, is_guess: false }) =
+                dentries.page_to_ask_for(|| None)
+            {
+                let pages = asked.len() as u64;
+                asked.push((name, cookie, size));
+                dentries.note_page((pages < 2).then_some(pages + 7));
             }
         }
-        assert_eq!(asked, [(2, 0, 0), (5, 7, 1), (10, 8, 2), (19, 0, 3), (36, 0, 4)]);
-        let many = (0..100_000).filter(|_| dentries.page_to_ask_for().is_some()).count();
+        use PageSize::{Large, Small};
+        let of_size =
+            [(2, 0, Small), (5, 7, Large), (10, 8, Large), (19, 0, Large), (36, 0, Large)];
+        assert_eq!(asked, of_size);
+        let many = (0..100_000).filter(|_| dentries.page_to_ask_for(|| None).is_some()).count();
         assert!((90..110).contains(&many), "{many}");
+    }
+
+    #[test]
+    fn only_the_first_lookup_is_a_guess() {
+        let mut dentries = Dentries::default();
+        let mut asked = Vec::new();
+        for name in 1..10 {
+            if let Some(wish) = dentries.page_to_ask_for(|| Some(PageSize::Small)) {
+                asked.push((name, wish.size, wish.is_guess));
+            }
+        }
+        let large = |name| (name, PageSize::Large, false);
+        assert_eq!(asked, [(1, PageSize::Small, true), large(4), large(9)]);
     }
 
     proptest! {

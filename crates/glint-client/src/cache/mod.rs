@@ -19,6 +19,7 @@ use crate::cache::attr_update::AttrUpdate;
 use crate::cache::attrs::Tick;
 use crate::cache::in_flight::RequestsInFlight;
 use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::pages::PageGuesses;
 use crate::kernel::Kernel;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
@@ -59,6 +60,7 @@ pub(crate) struct Cache {
     pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
     pub(crate) flight: RequestsInFlight,
+    pub(crate) page_guesses: PageGuesses,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Counts how often the servers have forgotten all locks, and how often this client.
     generation: AtomicU64,
@@ -77,6 +79,7 @@ impl Cache {
             next_pruned: AtomicUsize::new(0),
             with_negative: Mutex::default(),
             flight: RequestsInFlight::default(),
+            page_guesses: PageGuesses::default(),
             kernel: OnceLock::new(),
             generation: AtomicU64::new(0),
             session: AtomicU64::new(0),
@@ -221,11 +224,18 @@ impl Cache {
             if !caller.may_all() {
                 return None;
             }
-            let state = directory.lock();
-            match state.child(name) {
-                None if state.is_free(name) => return Some(Err(Errno::ENOENT)),
-                child => child?,
+            let mut state = directory.lock();
+            let child = state.child(name);
+            let is_free = child.is_none() && state.is_free(name);
+            if (is_free || child.is_some())
+                && let Some(size) = state.dentries.take_guess()
+            {
+                self.page_guesses.was_right(size);
             }
+            if is_free {
+                return Some(Err(Errno::ENOENT));
+            }
+            child?
         };
         let inode = self.find(child)?;
         let mut state = inode.lock();

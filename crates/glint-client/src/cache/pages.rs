@@ -5,8 +5,92 @@
 
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;
+use glint_proto::limits::DIR_PAGE_BYTES_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{DirPage, Ino};
+use glint_telemetry::Counter;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Guesses that may still be made, at most.
+const GUESSES_MAX: u32 = 8;
+/// Guesses that each page earns that was of use.
+const GUESSES_EARNED: u32 = 2;
+
+/// Size of a page that is asked for because of lookups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageSize {
+    /// A directory with no more than some ten names is complete then.
+    Small,
+    /// As large as a page can be.
+    Large,
+}
+
+impl PageSize {
+    /// Most bytes of the page.
+    pub(crate) fn bytes(self) -> u32 {
+        match self {
+            PageSize::Small => 8 << 10,
+            PageSize::Large => DIR_PAGE_BYTES_MAX as u32,
+        }
+    }
+}
+
+/// A page that is asked for instead of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PageWish {
+    /// It begins after this cookie.
+    pub(crate) cookie: u64,
+    pub(crate) size: PageSize,
+    /// No other name was looked up in the directory before.
+    pub(crate) is_guess: bool,
+}
+
+/// Guesses that a page is worth asking for at the first lookup in a directory, since pages of other
+/// directories were of use: no more than [`GUESSES_EARNED`] for each of these.
+#[derive(Default)]
+pub(crate) struct PageGuesses {
+    left: AtomicU32,
+    /// Those of them that may be of large pages.
+    large: AtomicU32,
+}
+
+impl PageGuesses {
+    /// Takes a guess, if one is left.
+    pub(crate) fn take(&self) -> Option<PageSize> {
+        if !spend(&self.left) {
+            return None;
+        }
+        glint_telemetry::count(Counter::PagesGuessed, 1);
+        Some(if spend(&self.large) { PageSize::Large } else { PageSize::Small })
+    }
+
+    /// Adds guesses: a page was of use, or would have been at the first lookup.
+    pub(crate) fn earn(&self, size: PageSize) {
+        let more = |guesses: u32| Some((guesses + GUESSES_EARNED).min(GUESSES_MAX));
+        let add = |to: &AtomicU32| _ = to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        add(&self.left);
+        if size == PageSize::Large {
+            add(&self.large);
+        }
+    }
+
+    /// Adds guesses: one was right, as another lookup shows.
+    pub(crate) fn was_right(&self, size: PageSize) {
+        glint_telemetry::count(Counter::PagesGuessedUsed, 1);
+        self.earn(size);
+    }
+
+    /// Ends guessing until another page is of use: one was wrong, and cost a request.
+    pub(crate) fn end(&self) {
+        self.left.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Takes one from these, if there is one.
+fn spend(from: &AtomicU32) -> bool {
+    let fewer = |guesses: u32| guesses.checked_sub(1);
+    from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok()
+}
 
 impl Cache {
     /// Learns the entries after `cookie` of a directory, as the servers said them in answer to what

@@ -75,9 +75,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
-        if self.learn_page(caller, parent, name).await
-            && let Some(known) = self.lookup_locally(caller, parent, name)
-        {
+        if let Some(known) = self.lookup_by_page(caller, parent, name).await {
             return known;
         }
         let asked = Tick::ask();

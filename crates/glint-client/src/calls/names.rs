@@ -1,16 +1,12 @@
 //! The calls on names that are more than a screen: what they know, change and learn.
 
 use crate::cache::attrs::Tick;
+use crate::cache::pages::PageWish;
 use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
-use glint_proto::limits::DIR_PAGE_BYTES_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, FsResult, Ino, MdsReply, MdsRequest, RenameFlags};
-
-/// Size of the first page of a directory that is asked for because of lookups: a directory with no
-/// more than some ten names is complete then.
-const FIRST_PAGE_BYTES: u32 = 8 << 10;
 
 impl<T: Transport> Client<T> {
     /// Finds a name without asking, if it is known where it leads or that it is free.
@@ -27,21 +23,39 @@ impl<T: Transport> Client<T> {
         self.cache.lookup(caller, parent, name)
     }
 
-    /// Learns a page of a directory, if a name is looked up there after others that were not known
-    /// either: one request instead of one for each name. Whether it has.
-    pub(crate) async fn learn_page(&self, caller: &Caller, parent: Ino, name: &[u8]) -> bool {
+    /// Looks a name up by learning a page of the directory, if others were looked up there that were
+    /// not known either, or are likely to be: one request instead of one for each name.
+    pub(crate) async fn lookup_by_page(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Option<FsResult<Found>> {
         if !self.has_locks() || name == b".." || !caller.may_all() {
-            return false;
+            return None;
         }
-        let page = self.cache.inode(parent).lock().dentries.page_to_ask_for();
-        let Some((cookie, pages)) = page else { return false };
-        let bytes_max = if pages == 0 { FIRST_PAGE_BYTES } else { DIR_PAGE_BYTES_MAX as u32 };
+        let (directory, guesses) = (self.cache.inode(parent), &self.cache.page_guesses);
+        let wish = directory.lock().dentries.page_to_ask_for(|| guesses.take())?;
+        let PageWish { cookie, size, is_guess } = wish;
+        let bytes_max = size.bytes();
         let request = MdsRequest::Readdir { ino: parent, cookie, bytes_max, plus: true };
         let asked = Tick::ask();
-        // Whoever may look names up may not be allowed to list them.
-        let Ok(MdsReply::Dir(page)) = self.ask(caller, &request).await else { return false };
-        self.cache.learn_page(parent, cookie, &page, asked);
-        true
+        let known = match self.ask(caller, &request).await {
+            Ok(MdsReply::Dir(page)) => {
+                self.cache.learn_page(parent, cookie, &page, asked);
+                self.lookup_locally(caller, parent, name)
+            }
+            // Whoever may look names up may not be allowed to list them.
+            _ => None,
+        };
+        match (&known, is_guess) {
+            (Some(_), true) => directory.lock().dentries.note_guess(size),
+            // At the first lookup it would have been of use, too.
+            (Some(_), false) => guesses.earn(size),
+            (None, true) => guesses.end(),
+            (None, false) => {}
+        }
+        known
     }
 
     /// Looks an inode of any type up by its number, for who has a file handle.

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::support::{Tree, with_client};
-use glint_client::{Caller, Vfs};
+use crate::support::{Fake, Tree, with_client};
+use glint_client::{Caller, Client, Vfs};
 use glint_net::LockClient;
 use glint_proto::lock::{Bits, Recall, Return};
-use glint_proto::{Errno, Op};
+use glint_proto::{Errno, Ino, Op};
 use std::time::Duration;
 
 const NAMES: u64 = 5;
+/// Bytes of pages that are asked for.
+const SMALL: u32 = 8 << 10;
+const LARGE: u32 = 64 << 10;
 
 #[test]
 fn the_second_lookup_learns_the_directory() {
@@ -42,5 +45,121 @@ fn the_second_lookup_learns_the_directory() {
         recalled(Tree::file(0, 3), Bits::ENTRY).await;
         assert_eq!(find("3").await, Ok(3));
         assert_eq!(asked(), (3, 1));
+    });
+}
+
+/// Looks names up in one directory after the other.
+struct Walk<'a> {
+    fake: &'a Fake,
+    client: &'a Client<Fake>,
+}
+
+impl Walk<'_> {
+    /// Looks a name up that is there.
+    async fn find(&self, directory: Ino, number: u64) {
+        let name = number.to_string();
+        let found = self.client.lookup(&Caller::ROOT, directory, name.as_bytes()).await;
+        let is_root = directory == Ino::ROOT;
+        let ino = if is_root { Tree::directory(number) } else { Ino(directory.0 + 1 + number) };
+        assert_eq!(found.map(|found| found.attr.ino), Ok(ino));
+    }
+
+    /// Looks up a directory, and then so many of its files.
+    async fn look_at(&self, directory: u64, files: u64) {
+        self.find(Ino::ROOT, directory).await;
+        for number in 0..files {
+            self.find(Tree::directory(directory), number).await;
+        }
+    }
+
+    /// Names and pages that were asked for.
+    fn asked(&self) -> (usize, usize) {
+        (self.fake.asked(Op::Lookup), self.fake.asked(Op::Readdir))
+    }
+}
+
+#[test]
+fn further_directories_are_learned_by_their_first_lookup() {
+    const DIRECTORIES: u64 = 20;
+    with_client(async |fake, client| {
+        let walk = Walk { fake: &fake, client: &client };
+        fake.serve(Tree { directories: DIRECTORIES, files: 100, bytes: 0 });
+        walk.look_at(0, 100).await;
+        // The directory itself and its first file, three names that a small page did not have, and
+        // the rest of the names.
+        assert_eq!(walk.asked(), (5, 2));
+        for directory in 1..DIRECTORIES {
+            walk.look_at(directory, 100).await;
+        }
+        // A page with all directories, and one for each of them.
+        assert_eq!(walk.asked(), (5, 2 + DIRECTORIES as usize));
+        let mut sizes = fake.0.lock().pages.clone();
+        assert_eq!(sizes.drain(..3).collect::<Vec<_>>(), [SMALL, LARGE, SMALL]);
+        assert!(sizes.iter().all(|size| *size == LARGE), "as large as was of use before");
+    });
+}
+
+#[test]
+fn small_directories_are_guessed_by_small_pages() {
+    with_client(async |fake, client| {
+        let walk = Walk { fake: &fake, client: &client };
+        fake.serve(Tree { directories: 5, files: 3, bytes: 0 });
+        for directory in 0..5 {
+            walk.look_at(directory, 3).await;
+        }
+        assert_eq!((walk.asked(), fake.0.lock().pages.clone()), ((2, 6), vec![SMALL; 6]));
+    });
+}
+
+/// Requests, and pages among them, for one name in each of many directories: at first, and after
+/// some in which all names were looked up.
+fn one_name_in_each(files: u64, all_in: u64) -> (usize, usize) {
+    const DIRECTORIES: u64 = 50;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    with_client(async |fake, client| {
+        let walk = Walk { fake: &fake, client: &client };
+        fake.serve(Tree { directories: 60, files, bytes: 0 });
+        for directory in 0..all_in {
+            walk.look_at(directory, files).await;
+        }
+        // The root is known from here on.
+        walk.find(Ino::ROOT, 58).await;
+        walk.find(Ino::ROOT, 59).await;
+        let (names, pages) = walk.asked();
+        for directory in 8..8 + DIRECTORIES {
+            walk.look_at(directory, 1).await;
+        }
+        let (names, pages) = (walk.asked().0 - names, walk.asked().1 - pages);
+        sender.send((names + pages, pages)).unwrap();
+    });
+    receiver.recv().unwrap()
+}
+
+#[test]
+fn one_name_in_each_of_many_directories_costs_no_more_than_it() {
+    // The directories were two names that were looked up in one place: as many guesses.
+    assert_eq!(one_name_in_each(10, 0), (50, 2));
+    // Some pages in vain, no more than are guessed at a time, and instead of the names.
+    assert_eq!(one_name_in_each(10, 8), (50, 8));
+    // A page that lacks the name costs a request, and is the last one.
+    assert_eq!(one_name_in_each(5000, 0), (51, 1));
+    assert_eq!(one_name_in_each(5000, 2), (50, 0));
+}
+
+#[test]
+fn no_more_is_guessed_than_was_of_use_before() {
+    with_client(async |fake, client| {
+        let walk = Walk { fake: &fake, client: &client };
+        fake.serve(Tree { directories: 60, files: 10, bytes: 0 });
+        // In one of ten directories two names are looked up.
+        for directory in 0..60 {
+            walk.look_at(directory, if directory % 10 == 9 { 2 } else { 1 }).await;
+        }
+        // In the root and in six directories a page is of use at the second name. All but the last
+        // one earn two guesses, which are in vain; each is instead of a name.
+        let of_use = 7;
+        let in_vain = 2 * (of_use - 1);
+        let firsts = 1 + 60;
+        assert_eq!(walk.asked(), (firsts - in_vain, of_use + in_vain));
     });
 }

@@ -50,6 +50,8 @@ pub(crate) struct World {
     pub fault: Option<Fault>,
     /// Requests to the MDS so far, what it answers, and whether the answers are on their way.
     pub asked: Vec<Op>,
+    /// Bytes of pages of directories that were asked for.
+    pub pages: Vec<u32>,
     pub turn: Option<Turn>,
     pub holds_answers: bool,
     /// Locks that were returned.
@@ -110,6 +112,9 @@ impl World {
 
     fn answer(&mut self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         self.asked.push(request.op());
+        if let MdsRequest::Readdir { bytes_max, .. } = request {
+            self.pages.push(*bytes_max);
+        }
         let bits = Bits::ATTR | Bits::ENTRY | Bits::PLAIN;
         let reply = self.mds(request);
         let number = self.locks + 1;
