@@ -41,6 +41,25 @@ fn reads_what_was_committed(kv: &impl Kv) {
     assert_eq!(many, [Some(1), None, Some(9)]);
 }
 
+/// Keys and values that a scan shows, one by one.
+fn shown(kv: &impl Kv, from: &[u8], to: &[u8], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut shown = Vec::new();
+    let keep = |key: &[u8], value: &[u8]| shown.push((key.to_vec(), value.to_vec()));
+    now(kv.scan_each(Keyspace::Entry, from, to, limit, keep)).unwrap();
+    shown
+}
+
+/// After [`reads_what_was_committed`].
+fn shows_what_it_scans_once_and_in_order(kv: &impl Kv) {
+    let pairs = |keys: &[u8]| keys.iter().map(|i| (vec![*i], vec![*i, *i])).collect::<Vec<_>>();
+    assert_eq!(shown(kv, &[0], &[10], 100), pairs(&[0, 1, 2, 3, 4, 6, 7, 8, 9]));
+    assert_eq!(shown(kv, &[4], &[9], 3), pairs(&[4, 6, 7]), "no more than the limit");
+    assert_eq!(shown(kv, &[4], &[7], 3), pairs(&[4, 6]), "not the last key");
+    for (from, to, limit) in [(0, 10, 0), (5, 6, 9), (7, 7, 9), (8, 3, 9), (10, 20, 9)] {
+        assert_eq!(shown(kv, &[from], &[to], limit), [], "{from}..{to}, {limit}");
+    }
+}
+
 fn preconditions_hold_or_nothing_happens(kv: &impl Kv) {
     let put = |value: &[u8]| {
         let mut batch = Batch::new();
@@ -64,7 +83,9 @@ fn preconditions_hold_or_nothing_happens(kv: &impl Kv) {
 
 #[test]
 fn memory() {
-    reads_what_was_committed(&MemoryKv::default());
+    let kv = std::sync::Arc::new(MemoryKv::default());
+    reads_what_was_committed(&kv);
+    shows_what_it_scans_once_and_in_order(&kv);
     preconditions_hold_or_nothing_happens(&MemoryKv::default());
 }
 
@@ -73,10 +94,13 @@ fn local() {
     let dir = tempfile::tempdir().unwrap();
     let kv = open(dir.path());
     reads_what_was_committed(&kv);
+    shows_what_it_scans_once_and_in_order(&kv);
     preconditions_hold_or_nothing_happens(&kv);
     block_on(kv.sync()).unwrap();
     drop(kv);
+    // All of it is in the tables now.
     let kv = open(dir.path());
+    shows_what_it_scans_once_and_in_order(&kv);
     assert_eq!(now(kv.get(Keyspace::Meta, b"k")).unwrap().unwrap().as_ref(), b"two");
 }
 

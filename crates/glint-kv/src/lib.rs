@@ -61,14 +61,32 @@ pub trait Kv: Send + Sync + 'static {
         keys: &[&[u8]],
     ) -> impl Future<Output = Result<Vec<Option<Self::Value>>, KvError>>;
 
-    /// At most `limit` pairs with `from <= key < to`, in order.
+    /// Shows `visit` at most `limit` pairs with `from <= key < to`, in order. It must not ask the
+    /// engine for anything, which may be locked meanwhile.
+    fn scan_each(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> impl Future<Output = Result<(), KvError>>;
+
+    /// The pairs that [`Kv::scan_each`] shows.
     fn scan(
         &self,
         keyspace: Keyspace,
         from: &[u8],
         to: &[u8],
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<Pair>, KvError>>;
+    ) -> impl Future<Output = Result<Vec<Pair>, KvError>> {
+        async move {
+            let mut pairs = Vec::new();
+            let keep = |key: &[u8], value: &[u8]| pairs.push((key.to_vec(), value.to_vec()));
+            self.scan_each(keyspace, from, to, limit, keep).await?;
+            Ok(pairs)
+        }
+    }
 
     /// Applies all of `batch` or nothing. A precondition that does not hold is
     /// [`KvError::Conflict`].
@@ -115,14 +133,15 @@ impl<K: Kv> Kv for std::sync::Arc<K> {
         (**self).multi_get(keyspace, keys).await
     }
 
-    async fn scan(
+    async fn scan_each(
         &self,
         keyspace: Keyspace,
         from: &[u8],
         to: &[u8],
         limit: usize,
-    ) -> Result<Vec<Pair>, KvError> {
-        (**self).scan(keyspace, from, to, limit).await
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), KvError> {
+        (**self).scan_each(keyspace, from, to, limit, visit).await
     }
 
     async fn commit(

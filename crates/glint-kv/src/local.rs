@@ -18,7 +18,7 @@
 use crate::journal::{Journal, NoRoom, OldJournal};
 use crate::overlay::{Overlay, Recent, merge};
 use crate::tables::Tables;
-use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
+use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Precondition, TransactionId};
 use fjall::Slice;
 use glint_telemetry::{Counter, Layer, Span};
 use glint_wait::WaitList;
@@ -359,15 +359,16 @@ impl Kv for LocalKv {
         found.map(|(key, recent)| self.shared.recent_or_stored(recent, keyspace, key)).collect()
     }
 
-    async fn scan(
+    async fn scan_each(
         &self,
         keyspace: Keyspace,
         from: &[u8],
         to: &[u8],
         limit: usize,
-    ) -> Result<Vec<Pair>, KvError> {
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), KvError> {
         if from >= to {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let _span = Span::part(Layer::KvRead);
         // Recent writes and tables are read at one moment: the iterator sees the tables as they are
@@ -378,8 +379,8 @@ impl Kv for LocalKv {
         let mut stored = self.shared.tables.range(keyspace, from, to).peekable();
         drop(state);
         let mut recent = recent.into_iter().peekable();
-        let mut pairs = Vec::new();
-        while pairs.len() < limit {
+        let mut shown = 0;
+        while shown < limit {
             let from_tables = match (recent.peek(), stored.peek()) {
                 (None, None) => break,
                 (_, Some(Err(_))) | (None, Some(_)) => true,
@@ -395,13 +396,15 @@ impl Kv for LocalKv {
             if from_tables {
                 if let Some(pair) = stored.next() {
                     let (key, value) = pair?;
-                    pairs.push((key.to_vec(), value.to_vec()));
+                    visit(&key, &value);
+                    shown += 1;
                 }
             } else if let Some((key, Some(value))) = recent.next() {
-                pairs.push((key.to_vec(), value.to_vec()));
+                visit(&key, &value);
+                shown += 1;
             }
         }
-        Ok(pairs)
+        Ok(())
     }
 
     async fn commit(

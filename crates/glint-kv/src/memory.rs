@@ -1,7 +1,7 @@
 //! An engine in memory, for tests and simulation. It can lose everything that
 //! was not synced, as a machine without power does.
 
-use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
+use crate::{Batch, Keyspace, Kv, KvError, Precondition, TransactionId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -57,20 +57,22 @@ impl Kv for MemoryKv {
         Ok(keys.iter().map(|key| state.accepted.get(&(keyspace, key.to_vec())).cloned()).collect())
     }
 
-    async fn scan(
+    async fn scan_each(
         &self,
         keyspace: Keyspace,
         from: &[u8],
         to: &[u8],
         limit: usize,
-    ) -> Result<Vec<Pair>, KvError> {
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), KvError> {
         if from >= to {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let state = self.state.lock();
         let range = (keyspace, from.to_vec())..(keyspace, to.to_vec());
         let found = state.accepted.range(range).take(limit);
-        Ok(found.map(|((_, key), value)| (key.clone(), value.clone())).collect())
+        found.for_each(|((_, key), value)| visit(key, value));
+        Ok(())
     }
 
     async fn commit(

@@ -9,6 +9,7 @@ use futures_lite::future::block_on;
 use glint_kv::local::{LocalKv, Options};
 use glint_mds::Mds;
 use glint_proto::MetadataService;
+use glint_proto::limits::SCAN_BYTES_MAX;
 use glint_proto::{Arrival, Cred, FileType, Ino, MdsReply, MdsRequest, Timestamp};
 use std::time::Duration;
 use support::make;
@@ -68,6 +69,8 @@ fn a_request_allocates_what_it_keeps_and_hardly_more() {
     let absent = each(&mds, |n| format!("absent {n}").into_bytes(), parent, false);
     let present = each(&mds, name, parent, false);
     let create = each(&mds, |n| format!("another name {n}").into_bytes(), parent, true);
+    let scan = each_of_a_scan(&mds, parent);
+    println!("scan {scan}");
     println!("getattr {getattr}, lookup {absent} (absent) {present} (there), create {create}");
     assert!(getattr < 0.01, "getattr: {getattr}");
     assert!(absent < 0.01, "lookup of what is not there: {absent}");
@@ -75,4 +78,25 @@ fn a_request_allocates_what_it_keeps_and_hardly_more() {
     assert!(present < 2.01, "lookup: {present}");
     // The batch, keys and values that stay among the newest writes, and nodes of its maps.
     assert!(create < 13.0, "create: {create}");
+    // The name. The page grows, and what is found is shared with the engine.
+    assert!(scan < 1.3, "scan: {scan}");
+}
+
+/// Allocations for each entry of a directory that is scanned, on average.
+fn each_of_a_scan(mds: &Mds<LocalKv>, directory: Ino) -> f64 {
+    let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+    let (mut cookie, mut entries) = (Some(0), 0);
+    let counted = measure(|| {
+        while let Some(from) = cookie {
+            let directories = vec![(directory, from)];
+            let request = MdsRequest::Scan { directories, bytes_max: SCAN_BYTES_MAX as u32 };
+            let answer = block_on(mds.handle(&arrival, &Cred::ROOT, &request));
+            let Ok(MdsReply::Scanned(pages)) = answer.reply else { panic!("{answer:?}") };
+            let page = pages[0].as_ref().unwrap();
+            entries += page.entries.len();
+            cookie = page.entries.last().filter(|_| !page.end).map(|last| last.cookie);
+        }
+    });
+    assert_eq!(entries, 4000);
+    counted.count_total as f64 / entries as f64
 }

@@ -7,7 +7,7 @@
 use crate::error::{OpResult, errno};
 use crate::service::{Context, Mds};
 use crate::store::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
-use glint_kv::{Keyspace, Kv, Pair};
+use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::posix::READ;
@@ -34,14 +34,37 @@ impl Room {
         Room { bytes, each, entries: bytes / (each + 8) }
     }
 
-    /// Entries that a page has at most.
-    pub(super) fn entries(&self) -> usize {
-        self.entries
-    }
-
     /// Bytes that a page takes.
     pub(super) fn used(&self, page: &DirPage) -> usize {
         page.entries.iter().map(|entry| self.each + entry.name.len()).sum()
+    }
+}
+
+/// An entry of a directory, as the engine shows it.
+struct StoredEntry<'a> {
+    cookie: u64,
+    name: &'a [u8],
+    ino: Ino,
+    kind: FileType,
+}
+
+impl StoredEntry<'_> {
+    /// As clients are told of it.
+    fn to_tell(&self) -> DirEntry {
+        DirEntry {
+            ino: self.ino,
+            cookie: self.cookie,
+            dirent_type: self.kind.dirent_type(),
+            name: self.name.to_vec(),
+            attr: None,
+        }
+    }
+
+    /// Whether it is the one that a client is told of.
+    fn is(&self, told: &DirEntry) -> bool {
+        let kind = self.kind.dirent_type();
+        (self.ino, self.cookie, kind) == (told.ino, told.cookie, told.dirent_type)
+            && self.name == told.name
     }
 }
 
@@ -89,64 +112,93 @@ impl<K: Kv> Mds<K> {
             // Who learns all names knows which there are not.
             self.grant(context, ino, Bits::NEGATIVE);
         }
-        let found = self.entries_after(ino, cookie, room.entries + 1).await?;
-        self.add_entries(ino, &found, &room, &mut page)?;
+        self.add_entries(ino, cookie, &room, &mut page).await?;
         if plus {
             self.add_attributes(context, &mut page).await?;
-            if self.is_locking(context) {
-                // The names were read before they were granted.
-                if self.entries_after(ino, cookie, room.entries + 1).await? != found {
-                    self.withhold_bits(context);
-                }
+            // The names were read before they were granted.
+            if self.is_locking(context) && !self.is_as_read(ino, cookie, &room, &page).await? {
+                self.withhold_bits(context);
             }
         }
         Ok(MdsReply::Dir(page))
     }
 
-    /// Pairs of the engine for the entries of a directory after a cookie.
-    pub(super) async fn entries_after(
-        &self,
-        ino: Ino,
-        cookie: u64,
-        limit: usize,
-    ) -> FsResult<Vec<Pair>> {
-        let from = keys::entry_from(ino, cookie.saturating_add(1));
-        self.kv.scan(Keyspace::Entry, &from, &keys::after(ino), limit).await.map_err(errno)
-    }
-
-    /// Adds the entries that there is room for to a page. `found` are more than that, or all.
-    pub(super) fn add_entries(
+    /// Shows `visit` the entries of a directory after a cookie, until it wants no more; at most one
+    /// more than there may be in a page.
+    async fn entries_after(
         &self,
         directory: Ino,
-        found: &[Pair],
+        cookie: u64,
+        room: &Room,
+        mut visit: impl FnMut(StoredEntry<'_>) -> bool,
+    ) -> FsResult<()> {
+        let from = keys::entry_from(directory, cookie.saturating_add(1));
+        let (to, limit) = (keys::after(directory), room.entries + 1);
+        let (mut is_done, mut is_damaged) = (false, false);
+        let parse = |key: &[u8], value: &[u8]| {
+            if is_done || is_damaged {
+                return;
+            }
+            match keys::parse_entry(key).zip(keys::parse_entry_value(value)) {
+                Some(((_, cookie, name), (ino, kind))) => {
+                    is_done = !visit(StoredEntry { cookie, name, ino, kind });
+                }
+                None => is_damaged = true,
+            }
+        };
+        self.kv.scan_each(Keyspace::Entry, &from, &to, limit, parse).await.map_err(errno)?;
+        if is_damaged {
+            tracing::error!(%directory, "damaged entry; run `glint fsck`");
+            return Err(Errno::EIO);
+        }
+        Ok(())
+    }
+
+    /// Adds the entries after a cookie that there is room for to a page.
+    pub(super) async fn add_entries(
+        &self,
+        directory: Ino,
+        cookie: u64,
         room: &Room,
         page: &mut DirPage,
     ) -> FsResult<()> {
-        page.end = found.len() <= room.entries;
-        let mut bytes = 0;
-        for (key, value) in found {
-            let parsed = keys::parse_entry(key).zip(keys::parse_entry_value(value));
-            let Some(((_, at, name), (target, kind))) = parsed else {
-                tracing::error!(%directory, "damaged entry; run `glint fsck`");
-                return Err(Errno::EIO);
-            };
-            bytes += room.each + name.len();
+        let (mut bytes, mut found, mut is_full) = (0, 0, false);
+        let entries = &mut page.entries;
+        let add = |entry: StoredEntry<'_>| {
+            found += 1;
+            bytes += room.each + entry.name.len();
             // Names that share a cookie stay on one page: the next begins after it.
-            let same_cookie = page.entries.last().is_some_and(|last| last.cookie == at);
-            let is_full = bytes > room.bytes || page.entries.len() >= room.entries;
-            if is_full && !same_cookie {
-                page.end = false;
-                break;
+            let same_cookie = entries.last().is_some_and(|last| last.cookie == entry.cookie);
+            let has_room = bytes <= room.bytes && entries.len() < room.entries;
+            is_full |= !has_room && !same_cookie;
+            if !is_full {
+                entries.push(entry.to_tell());
             }
-            page.entries.push(DirEntry {
-                ino: target,
-                cookie: at,
-                dirent_type: kind.dirent_type(),
-                name: name.to_vec(),
-                attr: None,
-            });
-        }
+            !is_full
+        };
+        self.entries_after(directory, cookie, room, add).await?;
+        page.end = !is_full && found <= room.entries;
         Ok(())
+    }
+
+    /// Whether the entries after a cookie are still those that a page has.
+    async fn is_as_read(
+        &self,
+        directory: Ino,
+        cookie: u64,
+        room: &Room,
+        page: &DirPage,
+    ) -> FsResult<bool> {
+        let mut read = page.entries.iter().filter(|entry| entry.cookie > COOKIE_DOT_DOT);
+        let mut is_same = true;
+        let compare = |entry: StoredEntry<'_>| {
+            let read = read.next();
+            // What comes after the page was not read.
+            is_same = read.map_or(!page.end, |read| entry.is(read));
+            is_same && read.is_some()
+        };
+        self.entries_after(directory, cookie, room, compare).await?;
+        Ok(is_same && read.next().is_none())
     }
 
     pub(super) async fn add_attributes(

@@ -56,8 +56,7 @@ impl<K: Kv> Mds<K> {
         let directory = self.directory(ino).await?;
         self.permit(&directory, context.cred, READ).await?;
         let mut page = DirPage::default();
-        let found = self.entries_after(ino, cookie, room.entries() + 1).await?;
-        self.add_entries(ino, &found, room, &mut page)?;
+        self.add_entries(ino, cookie, room, &mut page).await?;
         let is_known = |attr: &Attr| !(attr.is_file() && attr.size_on_ost);
         self.tell_attributes(context, &mut page, |_, attr| is_known(attr)).await?;
         Ok(page)

@@ -55,15 +55,16 @@ impl<K: Kv> Mds<K> {
                 }
             };
             let (from, to) = (first.key(), keys::after(last));
-            let found = self.kv.scan(Keyspace::Inode, &from, &to, usize::MAX).await;
             let mut wanted = group.iter().peekable();
-            for (key, value) in found.map_err(errno)? {
-                let Some(ino) = Ino::from_key(&key) else { continue };
+            let take = |key: &[u8], value: &[u8]| {
+                let Some(ino) = Ino::from_key(key) else { return };
                 while wanted.next_if(|(other, _)| *other < ino).is_some() {}
                 while let Some((ino, at)) = wanted.next_if(|(other, _)| *other == ino) {
-                    attributes[*at] = decoded(*ino, &value);
+                    attributes[*at] = decoded(*ino, value);
                 }
-            }
+            };
+            let scan = self.kv.scan_each(Keyspace::Inode, &from, &to, usize::MAX, take);
+            scan.await.map_err(errno)?;
         }
         let keys: Vec<[u8; 8]> = single.iter().map(|(ino, _)| ino.key()).collect();
         let keys: Vec<&[u8]> = keys.iter().map(<[u8; 8]>::as_slice).collect();
