@@ -45,13 +45,21 @@ pub(crate) struct PageWish {
     pub(crate) is_guess: bool,
 }
 
+/// Most often that what earns a guess is doubled.
+const MISSES_MAX: u32 = 6;
+
 /// Guesses that a page is worth asking for at the first lookup in a directory, since pages of other
-/// directories were of use: no more than [`GUESSES_EARNED`] for each of these.
+/// directories were of use: no more than [`GUESSES_EARNED`] for each of these. After guesses that
+/// were wrong, twice as many pages of use as before earn the next one, until one is right.
 #[derive(Default)]
 pub(crate) struct PageGuesses {
     left: AtomicU32,
     /// Those of them that may be of large pages.
     large: AtomicU32,
+    /// Guesses that were wrong since the last one that was right.
+    misses: AtomicU32,
+    /// Pages of use that have earned nothing yet.
+    of_use: AtomicU32,
 }
 
 impl PageGuesses {
@@ -66,6 +74,11 @@ impl PageGuesses {
 
     /// Adds guesses: a page was of use, or would have been at the first lookup.
     pub(crate) fn earn(&self, size: PageSize) {
+        let needed = 1 << self.misses.load(Ordering::Relaxed).min(MISSES_MAX);
+        if self.of_use.fetch_add(1, Ordering::Relaxed) + 1 < needed {
+            return;
+        }
+        self.of_use.store(0, Ordering::Relaxed);
         let more = |guesses: u32| Some((guesses + GUESSES_EARNED).min(GUESSES_MAX));
         let add = |to: &AtomicU32| _ = to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         add(&self.left);
@@ -77,12 +90,16 @@ impl PageGuesses {
     /// Adds guesses: one was right, as another lookup shows.
     pub(crate) fn was_right(&self, size: PageSize) {
         glint_telemetry::count(Counter::PagesGuessedUsed, 1);
+        self.misses.store(0, Ordering::Relaxed);
         self.earn(size);
     }
 
     /// Ends guessing until another page is of use: one was wrong, and cost a request.
     pub(crate) fn end(&self) {
-        self.left.store(0, Ordering::Relaxed);
+        for count in [&self.left, &self.large, &self.of_use] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.misses.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -120,5 +137,30 @@ impl Cache {
         if is_all && state.has(Bits::NEGATIVE) && state.dentries.may_learn(asked) {
             state.dentries.set_complete(true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Directories of which a page is of use, and others in which it lacks the name, in turns.
+    #[test]
+    fn guesses_that_are_wrong_again_and_again_become_rare() {
+        let guesses = PageGuesses::default();
+        let mut wrong = 0;
+        for _ in 0..1000 {
+            guesses.earn(PageSize::Large);
+            if guesses.take().is_some() {
+                guesses.end();
+                assert_eq!(guesses.take(), None);
+                wrong += 1;
+            }
+        }
+        assert!((10..25).contains(&wrong), "{wrong}");
+        guesses.was_right(PageSize::Small);
+        assert_eq!(guesses.take(), Some(PageSize::Small), "no large one was of use since then");
+        guesses.earn(PageSize::Small);
+        assert!(guesses.take().is_some(), "one page is enough again");
     }
 }

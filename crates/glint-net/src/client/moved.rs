@@ -16,7 +16,7 @@ use glint_proto::message::Request;
 use glint_proto::{Bulk, Capability, Errno, Ino, ObjectId, OstRequest};
 use glint_telemetry::event;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Changes that wait, of all servers of a client.
@@ -25,9 +25,16 @@ pub(crate) struct MovedChanges {
     state: Mutex<MovingChains>,
     /// How many chains are moving.
     moving_count: AtomicUsize,
-    /// Files of which a change could not be made again, until they ask.
-    failed: Mutex<BTreeMap<Ino, Errno>>,
+    failures: Mutex<Failures>,
     has_failed: AtomicBool,
+}
+
+/// Files of which a change could not be made again, until they ask.
+#[derive(Default)]
+struct Failures {
+    failed: BTreeMap<Ino, Errno>,
+    /// Those of which the log says it, each with the chain.
+    said: BTreeSet<(Ino, u16)>,
 }
 
 /// Chains that are moving, with what waits.
@@ -137,8 +144,9 @@ impl MovedChanges {
 
     /// Forgets an acknowledged change that could not be made again: its file hears of it.
     pub(crate) fn give_up(&self, target: u16, number: u64, object: ObjectId, errno: Errno) {
+        self.fail(object.ino, errno);
         // Once for each file that has not heard of it: a chain that is lost may have thousands.
-        if self.fail(object.ino, errno) {
+        if self.failures.lock().said.insert((object.ino, target)) {
             tracing::error!(
                 event = event::REPLAY_FAILED, %errno, target, %object,
                 "acknowledged data could not be written again"
@@ -182,17 +190,20 @@ impl MovedChanges {
         self.state.lock().by_chain.clear();
     }
 
-    /// A change of a file could not be made again: whether it is the first since the file asked.
-    fn fail(&self, ino: Ino, errno: Errno) -> bool {
-        let before = self.failed.lock().insert(ino, errno);
+    /// A change of a file could not be made again.
+    fn fail(&self, ino: Ino, errno: Errno) {
+        self.failures.lock().failed.insert(ino, errno);
         self.has_failed.store(true, Ordering::Release);
-        before.is_none()
     }
 
     /// Why data of a file is lost, once.
     pub(crate) fn take_failure(&self, ino: Ino) -> Option<Errno> {
         match self.has_failed.load(Ordering::Acquire) {
-            true => self.failed.lock().remove(&ino),
+            true => {
+                let Failures { failed, said } = &mut *self.failures.lock();
+                said.retain(|(of, _)| *of != ino);
+                failed.remove(&ino)
+            }
             false => None,
         }
     }
@@ -296,14 +307,19 @@ mod tests {
     fn a_file_that_loses_many_changes_hears_of_it_once_and_again_after_it_has_asked() {
         let moved = MovedChanges::default();
         moved.put_back(0x8000, vec![change(7, 1), change(7, 2), change(8, 3)]);
-        let first = moved.first(0x8000).unwrap();
-        moved.give_up(0x8000, first.number, first.change.object.1, Errno::ENXIO);
-        assert!(!moved.is_there(0x8000, first.number));
-        assert!(!moved.fail(Ino(7), Errno::ENXIO), "it is said already");
+        let said = |of| moved.failures.lock().said.iter().filter(|(ino, _)| *ino == of).count();
+        for _ in 0..2 {
+            let first = moved.first(0x8000).unwrap();
+            moved.give_up(0x8000, first.number, first.change.object.1, Errno::ENXIO);
+            assert!(!moved.is_there(0x8000, first.number));
+            assert_eq!(said(Ino(7)), 1);
+        }
+        let object = ObjectId { ino: Ino(7), stripe: 1 };
+        moved.give_up(0x8001, 99, object, Errno::ENXIO);
+        assert_eq!((said(Ino(7)), said(Ino(8))), (2, 0), "each chain is named");
         assert_eq!(moved.take_failure(Ino(7)), Some(Errno::ENXIO));
-        assert_eq!(moved.take_failure(Ino(7)), None);
-        assert!(moved.fail(Ino(7), Errno::ENXIO), "others are lost");
-        assert_eq!(all(&moved), [2, 3]);
+        assert_eq!((moved.take_failure(Ino(7)), said(Ino(7))), (None, 0));
+        assert_eq!(all(&moved), [3]);
     }
 
     #[test]

@@ -18,13 +18,24 @@ impl HostMemory {
     }
 }
 
-/// Asks the kernel: the machine's memory, and what each group has. Empty where it does not say.
-pub(crate) fn now() -> Vec<HostMemory> {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let mut all: Vec<HostMemory> = machine(&text("/proc/meminfo")).into_iter().collect();
-    let groups = groups(&text("/proc/self/cgroup"), &text("/proc/self/mounts"));
-    all.extend(groups.iter().filter_map(|(group, files)| of_group(group, *files)));
-    all
+/// What limits the memory of this process.
+pub(crate) struct MemoryLimits(Vec<(PathBuf, GroupFiles)>);
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+impl MemoryLimits {
+    /// The machine's memory, and the control groups that this process is in now.
+    pub(crate) fn of_this_process() -> MemoryLimits {
+        MemoryLimits(groups(&text("/proc/self/cgroup"), &text("/proc/self/mounts")))
+    }
+
+    /// Asks the kernel: nothing where it does not say.
+    pub(crate) fn now(&self) -> impl Iterator<Item = HostMemory> {
+        let groups = self.0.iter().filter_map(|(group, files)| of_group(group, *files));
+        machine(&text("/proc/meminfo")).into_iter().chain(groups)
+    }
 }
 
 /// Files of a group that say its limit and what is used of it.
@@ -86,7 +97,7 @@ mod tests {
         assert_eq!(memory, HostMemory { free: 1999 << 10, total: 16_000 << 10 });
         assert!(!memory.has_free(8) && memory.has_free(9));
         assert_eq!(machine("MemTotal: many\n"), None);
-        assert!(!now().is_empty(), "this machine says it");
+        assert!(MemoryLimits::of_this_process().now().next().is_some(), "this machine says it");
     }
 
     #[test]

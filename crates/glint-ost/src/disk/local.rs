@@ -12,13 +12,31 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// RWF_DONTCACHE of linux/fs.h (Linux 6.14).
+/// RWF_DONTCACHE of linux/fs.h.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+/// The first version of Linux in which it is right: in 6.14 pages could be freed twice, and 6.15 has
+/// it switched off ("Disable FOP_DONTCACHE for now due to bugs").
+const DONTCACHE_SINCE: (u32, u32) = (6, 16);
+
+/// Whether this kernel may be asked to keep nothing of what is read or written.
+fn has_dontcache() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        version(&rustix::system::uname().release().to_string_lossy()) >= Some(DONTCACHE_SINCE)
+    })
+}
+
+/// The version in the name of a release, as 6.18.5-generic.
+pub(super) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
 
 /// A directory that is held open.
 pub struct LocalDisk {
@@ -131,10 +149,16 @@ impl DiskFile for OwnedFd {
     }
 
     fn read_passing(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        if !has_dontcache() {
+            return Err(Errno::OPNOTSUPP);
+        }
         rustix::io::preadv2(self, &mut [IoSliceMut::new(buffer)], offset, DONTCACHE)
     }
 
     fn write_passing(&self, data: &[u8], offset: u64) -> DiskResult<usize> {
+        if !has_dontcache() {
+            return Err(Errno::OPNOTSUPP);
+        }
         rustix::io::pwritev2(self, &[IoSlice::new(data)], offset, DONTCACHE)
     }
 

@@ -289,3 +289,12 @@ fn a_lone_request_wakes_nobody_and_one_apart_is_executed_whoever_waits_for_it() 
     }
     assert!(ost.threads() > 0);
 }
+
+#[test]
+fn versions_of_kernels_are_compared_by_their_numbers() {
+    use super::local::version;
+    assert_eq!(version("6.18.5-generic"), Some((6, 18)));
+    assert_eq!(version("7.0-rc1"), Some((7, 0)));
+    assert_eq!(version("unknown"), None);
+    assert!(version("6.9.1") < Some((6, 16)) && version("unknown") < Some((6, 16)));
+}

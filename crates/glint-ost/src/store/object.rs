@@ -10,9 +10,9 @@
 
 use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
-use crate::store::passing::Passing;
+use crate::store::passing::{Passing, Range};
 use glint_proto::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub(crate) struct ObjectFile<F: DiskFile> {
     passing: Arc<Passing>,
     /// The size when it was last seen, or [`UNKNOWN`].
     size: AtomicU64,
+    /// Bytes that pass through memory and are still there, because they were found there.
+    found: Mutex<Option<Range>>,
     seal: RwLock<Seal>,
     changes: AtomicU64,
     /// Times in nanoseconds of the last change through this open file; 0 if the file
@@ -88,6 +90,7 @@ impl<F: DiskFile> ObjectFile<F> {
             file,
             passing,
             size: AtomicU64::new(UNKNOWN),
+            found: Mutex::default(),
             seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
@@ -153,7 +156,9 @@ impl<F: DiskFile> ObjectFile<F> {
         }
     }
 
-    /// Reads, and checks what it got. What passes through memory is dropped after that.
+    /// Reads, and checks what it got. What passes through memory is dropped after that, but for what
+    /// was found there: who reads only that may not wait for the disk, which an advice does where
+    /// its queue is full. The next one who waits drops it, too.
     fn read_sealed(
         &self,
         seal: &Seal,
@@ -173,10 +178,23 @@ impl<F: DiskFile> ObjectFile<F> {
             }
             Seal::Unknown | Seal::Open | Seal::Leaving(_) => Ok(()),
         };
-        if reading != Reading::AddingNone && self.passes()? {
-            self.passing.drop_read(&self.file, range, n);
+        match reading {
+            Reading::InMemory if self.passes()? => self.note_found(range),
+            Reading::Waiting if self.passes()? => {
+                let found = self.found.lock().take().unwrap_or(range);
+                let all = (range.0.min(found.0), range.1.max(found.1));
+                self.passing.drop_read(&self.file, all, n);
+            }
+            Reading::InMemory | Reading::Waiting | Reading::AddingNone => {}
         }
         checked.map(|()| n)
+    }
+
+    /// Notes bytes that pass through memory and were found there.
+    fn note_found(&self, range: Range) {
+        let mut found = self.found.lock();
+        let before = found.unwrap_or(range);
+        *found = Some((before.0.min(range.0), before.1.max(range.1)));
     }
 
     /// Changes the object, from the time `mtime` on; `sync` brings it to stable storage, if that

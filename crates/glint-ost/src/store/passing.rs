@@ -29,10 +29,11 @@
 //! - Durability is as without it: a write is in the memory of the system when it returns, and on
 //!   stable storage after a sync. What is dropped is clean, whoever asks for that.
 //! - While memory counts as free nothing is dropped, and what stayed then is left to the kernel.
-//! - Where the kernel or the file system refuses RWF_DONTCACHE (before Linux 6.14, tmpfs), that is
+//! - Where the kernel or the file system refuses RWF_DONTCACHE (before Linux 6.16, tmpfs), that is
 //!   remembered, and writes are dropped by advice after the store has settled.
 
-use crate::disk::{DiskFile, DiskResult, host_memory};
+use crate::disk::host_memory::MemoryLimits;
+use crate::disk::{DiskFile, DiskResult};
 use glint_proto::ObjectId;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -82,12 +83,12 @@ struct FreeMemory {
     looked: AtomicU64,
     begun: Instant,
     every: Duration,
-    look: fn() -> bool,
+    look: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl FreeMemory {
-    fn new(every: Duration, look: fn() -> bool) -> FreeMemory {
-        let is_free = AtomicBool::new(look());
+    fn new(every: Duration, look: impl Fn() -> bool + Send + Sync + 'static) -> FreeMemory {
+        let (is_free, look) = (AtomicBool::new(look()), Box::new(look));
         FreeMemory { is_free, looked: AtomicU64::new(0), begun: Instant::now(), every, look }
     }
 
@@ -121,11 +122,12 @@ pub(crate) struct Passing {
 impl Passing {
     /// What is not to be kept passes through.
     pub(crate) fn new(cache: ObjectCache) -> Passing {
-        let look = || host_memory::now().iter().all(|memory| memory.has_free(FREE_PART));
         let (limit, memory) = match cache {
             ObjectCache::All => (None, None),
             ObjectCache::UpTo(limit) => (Some(limit), None),
             ObjectCache::UpToIfShort(limit) => {
+                let limits = MemoryLimits::of_this_process();
+                let look = move || limits.now().all(|memory| memory.has_free(FREE_PART));
                 (Some(limit), Some(FreeMemory::new(LOOK_EVERY, look)))
             }
         };
