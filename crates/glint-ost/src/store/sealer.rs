@@ -1,7 +1,7 @@
 //! Settling and sealing of changed objects: within the commit interval they are on stable storage,
 //! and once they are left alone they get their checksums.
 
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::store::object::ObjectFile;
 use crate::store::object_store::ObjectStore;
 use glint_proto::{ObjectId, clock};
@@ -21,6 +21,13 @@ struct Changed {
     since: Instant,
     object: ObjectId,
     /// Number of its changes when it was last looked at.
+    changes: u64,
+}
+
+/// An object that nobody changes any more, with the number of its changes.
+struct Quiet<F: DiskFile> {
+    object: ObjectId,
+    file: Arc<ObjectFile<F>>,
     changes: u64,
 }
 
@@ -64,7 +71,7 @@ impl<D: Disk> ObjectStore<D> {
     pub fn settle(&self, idle: Duration) -> io::Result<()> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         loop {
-            let mut quiet: Vec<(Arc<ObjectFile<D::File>>, u64)> = Vec::new();
+            let mut quiet: Vec<Quiet<D::File>> = Vec::new();
             let mut again = Vec::new();
             while quiet.len() < batch
                 && let Some(mut changed) = self.sealer.next(idle)
@@ -73,7 +80,7 @@ impl<D: Disk> ObjectStore<D> {
                 let changes = file.settled();
                 if changes == changed.changes || idle.is_zero() {
                     file.keep_mtime()?;
-                    quiet.push((file, changes));
+                    quiet.push(Quiet { object: changed.object, file, changes });
                 } else {
                     changed.changes = changes;
                     changed.since = clock::now();
@@ -93,15 +100,23 @@ impl<D: Disk> ObjectStore<D> {
             if quiet.is_empty() {
                 return Ok(());
             }
-            for (file, changes) in quiet {
-                // One that just changed again was noted again.
-                if let Err(error) = file.seal(changes)
-                    && error.raw_os_error() != Some(libc::EOPNOTSUPP)
-                {
-                    tracing::warn!(
+            for Quiet { object, file, changes } in quiet {
+                match file.seal(changes) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        // It changed meanwhile, which was not its first change since the last seal
+                        // and so not noted; or it is sealed, and this ends here.
+                        let now = file.settled();
+                        if now != changes {
+                            let again = Changed { since: clock::now(), object, changes: now };
+                            self.sealer.queue.lock().push_back(again);
+                        }
+                    }
+                    Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                    Err(error) => tracing::warn!(
                         %error, path = %self.path().display(),
                         "could not seal an object; it has no checksum yet"
-                    );
+                    ),
                 }
             }
         }
