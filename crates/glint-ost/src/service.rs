@@ -12,7 +12,7 @@
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
-use crate::store::object::Reading;
+use crate::store::object::ReadMode;
 use crate::store::object_store::{ObjectStore, state};
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
@@ -386,7 +386,7 @@ impl<D: Disk> Ost<D> {
     ) -> io::Result<u32> {
         let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
         let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
-        let waiting = if adds_none { Reading::AddingNone } else { Reading::Waiting };
+        let waiting = if adds_none { ReadMode::AddingNone } else { ReadMode::Waiting };
         let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
         self.store.turn().await;
         let mut done = 0;
@@ -399,7 +399,7 @@ impl<D: Disk> Ost<D> {
                 (true, _) => Err(rustix::io::Errno::AGAIN.into()),
                 (false, known) => {
                     match known.map_or_else(|| self.store.file(object, None), |f| Ok(Some(f)))? {
-                        Some(file) => file.checked_read(at, room, Reading::InMemory),
+                        Some(file) => file.checked_read(at, room, ReadMode::InMemory),
                         None => Ok(0),
                     }
                 }

@@ -12,8 +12,8 @@ use support::*;
 const MIB: u64 = 1 << 20;
 const LARGE: u64 = 64 * MIB;
 const SMALL: u64 = MIB;
-/// Pages of a large object that may be there: of what the kernel read ahead last.
-const NEARLY_NONE: u64 = MIB;
+/// Pages of a large object that may be there: of what the kernel has read ahead and nobody came to.
+const NEARLY_NONE: u64 = 4 * MIB;
 
 /// The only object of this size.
 fn object(world: &World, size: u64) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile, LocalDisk};
-use crate::store::object::Reading;
+use crate::store::object::ReadMode;
 use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
@@ -37,7 +37,7 @@ fn fault(operation: DiskOperation, path: &str, errno: Errno) -> Fault {
 fn read(store: &ObjectStore<MemoryDisk>) -> std::io::Result<Vec<u8>> {
     let Some(file) = store.file(OBJECT, None)? else { return Ok(Vec::new()) };
     let mut data = vec![0; 4096];
-    let n = file.checked_read(0, &mut data, Reading::Waiting)?;
+    let n = file.checked_read(0, &mut data, ReadMode::Waiting)?;
     data.truncate(n);
     Ok(data)
 }

@@ -8,8 +8,10 @@
 //! ```
 
 use crate::disk::DiskResult;
+use crate::store::written::UNIT_BYTES;
 use glint_proto::limits::FILE_BYTES_MAX;
 use std::io;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const VERSION: u8 = 1;
@@ -50,10 +52,12 @@ impl Sums {
         Sums { size, block_log2, sums, checked }
     }
 
-    /// Computes the sums of the first `size` bytes of a file, which `read` reads.
+    /// Computes the sums of the first `size` bytes of a file, from those of units that were taken as
+    /// they were `written`, and from what `read` reads.
     pub(crate) fn compute(
         mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
         size: u64,
+        written: &[Option<u32>],
     ) -> io::Result<Sums> {
         let mut block_log2 = BLOCK_LOG2_MIN;
         while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
@@ -64,8 +68,17 @@ impl Sums {
         let mut offset = 0;
         while offset < size {
             let end = (offset + (1 << block_log2)).min(size);
-            sums.push(crc_by(&mut read, offset, end, &mut buffer)?);
-            offset = end;
+            let mut sum = 0;
+            while offset < end {
+                let unit_end = (offset + UNIT_BYTES).min(end);
+                let unit = written.get((offset / UNIT_BYTES) as usize);
+                sum = match unit.copied().flatten().filter(|_| unit_end - offset == UNIT_BYTES) {
+                    Some(of_unit) => joined(sum, of_unit),
+                    None => crc_by(&mut read, sum, (offset, unit_end), &mut buffer)?,
+                };
+                offset = unit_end;
+            }
+            sums.push(sum);
         }
         Ok(Sums::new(size, block_log2, sums))
     }
@@ -147,7 +160,7 @@ impl Sums {
             let sum = if from >= offset && to <= end {
                 crc32c::crc32c(&data[(from - offset) as usize..(to - offset) as usize])
             } else if self.block_log2 <= BLOCK_LOG2_WHOLE_MAX {
-                crc_by(&mut read, from, to, &mut vec![0u8; (to - from) as usize])?
+                crc_by(&mut read, 0, (from, to), &mut vec![0u8; (to - from) as usize])?
             } else {
                 continue;
             };
@@ -167,7 +180,7 @@ impl Sums {
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
         for (index, expected) in self.sums.iter().enumerate() {
             let (from, to) = self.block(index);
-            if crc_by(&mut read, from, to, &mut buffer)? != *expected {
+            if crc_by(&mut read, 0, (from, to), &mut buffer)? != *expected {
                 return Err(Mismatch { from, to }.into());
             }
         }
@@ -175,14 +188,23 @@ impl Sums {
     }
 }
 
-/// Sum of a range; what lies beyond the end of the file is missing from it.
+/// Sum of some bytes and a unit behind them.
+fn joined(before: u32, unit: u32) -> u32 {
+    // Appending zeros is linear, so it is known from what it does to each bit.
+    static APPENDED: LazyLock<[u32; 32]> = LazyLock::new(|| {
+        std::array::from_fn(|bit| crc32c::crc32c_combine(1 << bit, 0, UNIT_BYTES as usize))
+    });
+    let bits = (0..32).filter(|bit| before & (1 << bit) != 0);
+    bits.fold(unit, |sum, bit| sum ^ APPENDED[bit])
+}
+
+/// Sum of bytes of which that before the range is `sum`; what lies beyond the end of the file is missing from it.
 fn crc_by(
     mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
-    from: u64,
-    to: u64,
+    mut sum: u32,
+    (from, to): (u64, u64),
     buffer: &mut [u8],
 ) -> io::Result<u32> {
-    let mut sum = 0;
     let mut at = from;
     while at < to {
         let want = buffer.len().min((to - at) as usize);
@@ -219,7 +241,7 @@ mod tests {
     fn sums_survive_their_encoding_and_notice_a_flipped_bit() {
         for len in [0, 1, 65536, 65537, 40_000_000] {
             let (file, fd, data) = file(len);
-            let sums = Sums::compute(|room, at| fd.read(room, at), len as u64).unwrap();
+            let sums = Sums::compute(|room, at| fd.read(room, at), len as u64, &[]).unwrap();
             let value = sums.encode();
             assert!(value.len() <= 2048, "{}", value.len());
             let sums = Sums::decode(&value).unwrap();
@@ -245,18 +267,42 @@ mod tests {
     #[test]
     fn what_was_checked_is_not_read_again() {
         let (file, fd, data) = file(100_000);
-        let sums = Sums::compute(|room, at| fd.read(room, at), 100_000).unwrap();
+        let sums = Sums::compute(|room, at| fd.read(room, at), 100_000, &[]).unwrap();
         sums.check_read(|room, at| fd.read(room, at), 0, &data[..10]).unwrap();
         file.write_all_at(&[!data[0]], 0).unwrap();
         sums.check_read(|room, at| fd.read(room, at), 0, &[!data[0]]).unwrap();
         assert!(sums.check_all(|room, at| fd.read(room, at)).is_err());
     }
 
+    #[test]
+    fn units_that_were_written_are_not_read() {
+        for len in [65_536, 65_540, 3 << 20, 40_000_000] {
+            let (_, fd, data) = file(len);
+            let read = |room: &mut [u8], at| fd.read(room, at);
+            let value = Sums::compute(read, len as u64, &[]).unwrap().encode();
+            let units = data.as_chunks::<{ UNIT_BYTES as usize }>().0;
+            let all: Vec<_> = units.iter().map(|unit| Some(crc32c::crc32c(unit))).collect();
+            let some = |(at, sum): (usize, &Option<u32>)| sum.filter(|_| at % 3 > 0);
+            let some: Vec<_> = all.iter().enumerate().map(some).collect();
+            let is_read = |sums: &[Option<u32>]| {
+                let mut bytes = 0;
+                let counted = |room: &mut [u8], at| fd.read(room, at).inspect(|n| bytes += n);
+                let again = Sums::compute(counted, len as u64, sums).unwrap().encode();
+                assert_eq!(again, value);
+                bytes
+            };
+            assert_eq!(is_read(&all), len % UNIT_BYTES as usize, "the end");
+            assert!(is_read(&some) < len || some.len() < 2);
+            // Of an object that was longer.
+            assert_eq!(is_read(&[&all[..], &[Some(1)]].concat()), len % UNIT_BYTES as usize);
+        }
+    }
+
     /// The bytes of an attribute: a seal of today must be read by every later version.
     #[test]
     fn an_attribute_is_written_as_ever() {
         let (_, fd, _) = file(65_540);
-        let value = Sums::compute(|room, at| fd.read(room, at), 65_540).unwrap().encode();
+        let value = Sums::compute(|room, at| fd.read(room, at), 65_540, &[]).unwrap().encode();
         let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "011004000100000000001051ef29cae9ad417282f852");
     }

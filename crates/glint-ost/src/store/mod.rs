@@ -10,3 +10,4 @@ pub(crate) mod passing;
 pub(crate) mod scrub;
 pub(crate) mod sealer;
 pub(crate) mod write;
+pub(crate) mod written;

@@ -11,6 +11,7 @@
 use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
 use crate::store::passing::{Passing, Range};
+use crate::store::written::Written;
 use glint_proto::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
@@ -38,6 +39,8 @@ enum Seal {
 pub(crate) enum Touches {
     /// Bytes from this offset on.
     From(u64),
+    /// The same, and the change notes in [`Written`] which.
+    Noted(u64),
     /// All of them go, and their blocks are freed, which the file system orders after
     /// the end of the checksums by itself.
     Drops,
@@ -46,13 +49,13 @@ pub(crate) enum Touches {
 impl Touches {
     /// Whether any of the first `size` bytes get others.
     fn overwrites(self, size: u64) -> bool {
-        matches!(self, Touches::From(offset) if offset < size)
+        matches!(self, Touches::From(offset) | Touches::Noted(offset) if offset < size)
     }
 }
 
 /// How an object is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// As far as it is in memory: EAGAIN where nothing is.
     InMemory,
     /// From the disk, too.
@@ -72,6 +75,7 @@ pub(crate) struct ObjectFile<F: DiskFile> {
     size: AtomicU64,
     /// Bytes that pass through memory and are still there, because they were found there.
     found: Mutex<Option<Range>>,
+    written: Written,
     seal: RwLock<Seal>,
     changes: AtomicU64,
     /// Times in nanoseconds of the last change through this open file; 0 if the file
@@ -91,6 +95,7 @@ impl<F: DiskFile> ObjectFile<F> {
             passing,
             size: AtomicU64::new(UNKNOWN),
             found: Mutex::default(),
+            written: Written::default(),
             seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
@@ -111,6 +116,11 @@ impl<F: DiskFile> ObjectFile<F> {
 
     pub(crate) fn file(&self) -> &F {
         &self.file
+    }
+
+    /// Checksums of what is written.
+    pub(crate) fn written(&self) -> &Written {
+        &self.written
     }
 
     /// Asks for the state of the file, and remembers the size.
@@ -148,11 +158,11 @@ impl<F: DiskFile> ObjectFile<F> {
         Ok(n)
     }
 
-    fn read_by(&self, reading: Reading, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+    fn read_by(&self, reading: ReadMode, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
         match reading {
-            Reading::InMemory => self.file.read_cached(buffer, offset),
-            Reading::Waiting => self.file.read(buffer, offset),
-            Reading::AddingNone => self.read_adding_none(buffer, offset),
+            ReadMode::InMemory => self.file.read_cached(buffer, offset),
+            ReadMode::Waiting => self.file.read(buffer, offset),
+            ReadMode::AddingNone => self.read_adding_none(buffer, offset),
         }
     }
 
@@ -162,7 +172,7 @@ impl<F: DiskFile> ObjectFile<F> {
     fn read_sealed(
         &self,
         seal: &Seal,
-        reading: Reading,
+        reading: ReadMode,
         offset: u64,
         buffer: &mut [u8],
     ) -> io::Result<usize> {
@@ -179,13 +189,13 @@ impl<F: DiskFile> ObjectFile<F> {
             Seal::Unknown | Seal::Open | Seal::Leaving(_) => Ok(()),
         };
         match reading {
-            Reading::InMemory if self.passes()? => self.note_found(range),
-            Reading::Waiting if self.passes()? => {
+            ReadMode::InMemory if self.passes()? => self.note_found(range),
+            ReadMode::Waiting if self.passes()? => {
                 let found = self.found.lock().take().unwrap_or(range);
                 let all = (range.0.min(found.0), range.1.max(found.1));
                 self.passing.drop_read(&self.file, all, n);
             }
-            Reading::InMemory | Reading::Waiting | Reading::AddingNone => {}
+            ReadMode::InMemory | ReadMode::Waiting | ReadMode::AddingNone => {}
         }
         checked.map(|()| n)
     }
@@ -222,6 +232,9 @@ impl<F: DiskFile> ObjectFile<F> {
                 // told so.
                 self.ctime.store(nanos(mtime), Ordering::Relaxed);
                 let result = work(&self.file);
+                if !matches!(touches, Touches::Noted(_)) {
+                    self.written.forget_all();
+                }
                 // After: the file system has just set its own.
                 self.mtime_changed.store(true, Ordering::Release);
                 let dropped = touches == Touches::Drops && result.is_ok();
@@ -286,7 +299,7 @@ impl<F: DiskFile> ObjectFile<F> {
         &self,
         offset: u64,
         buffer: &mut [u8],
-        reading: Reading,
+        reading: ReadMode,
     ) -> io::Result<usize> {
         let mut seal = self.seal.read();
         if matches!(*seal, Seal::Unknown) {
@@ -307,7 +320,7 @@ impl<F: DiskFile> ObjectFile<F> {
         if matches!(*seal, Seal::Unknown) {
             return Err(Errno::AGAIN.into());
         }
-        self.read_sealed(&seal, Reading::InMemory, offset, buffer)
+        self.read_sealed(&seal, ReadMode::InMemory, offset, buffer)
     }
 
     /// Compares all data with its checksums. Returns these, if it has any.
@@ -335,8 +348,13 @@ impl<F: DiskFile> ObjectFile<F> {
     /// Puts the checksums on, if there were no changes beyond `changes`, all of which
     /// are on stable storage. Returns whether it did.
     pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
+        if matches!(*self.seal.read(), Seal::Sealed(_)) {
+            return Ok(false);
+        }
         let size = self.stat()?.size;
-        let sums = Sums::compute(|room, at| self.read_adding_none(room, at), size)?;
+        let (written, read) =
+            (self.written.sums(), |room: &mut [u8], at| self.read_adding_none(room, at));
+        let sums = Sums::compute(read, size, &written)?;
         let mut seal = self.seal.write();
         if matches!(*seal, Seal::Unknown) {
             // The object was closed since it changed, and opened again for this.
@@ -349,6 +367,7 @@ impl<F: DiskFile> ObjectFile<F> {
         }
         self.file.set_attribute(ATTRIBUTE, &sums.encode())?;
         self.changes.store(0, Ordering::Release);
+        self.written.reset();
         *seal = Seal::Sealed(sums);
         Ok(true)
     }
@@ -437,7 +456,7 @@ mod tests {
         file.write_all_at(b"rot", 100).unwrap();
         assert!(again.check().is_err());
         let mut buffer = [0u8; 3];
-        assert!(again.checked_read(100, &mut buffer, Reading::Waiting).is_err());
+        assert!(again.checked_read(100, &mut buffer, ReadMode::Waiting).is_err());
         assert!(write(5), "the first change after a seal is reported");
         assert!(!is_sealed(&file));
         drop(one);

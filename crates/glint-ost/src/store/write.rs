@@ -7,6 +7,10 @@ use glint_proto::{Extents, ObjectAttr, ObjectId, Timestamp};
 use rustix::io::Errno;
 use std::io;
 
+/// Write that is perhaps the begin of a stream, of which the checksum is taken at once: an object
+/// that becomes large is not in memory any more when it is sealed.
+const NOTED_BYTES_MIN: usize = 1 << 20;
+
 impl<D: Disk> ObjectStore<D> {
     /// Writes all of `data`, which is from the time `mtime` if that is given; into space that
     /// was `kept` for it, or into what is free. Returns the state after it.
@@ -55,14 +59,22 @@ impl<D: Disk> ObjectStore<D> {
         let end = |(offset, data): (u64, &[u8])| offset.saturating_add(data.len() as u64);
         let end = extents.clone().map(end).max().unwrap_or(0);
         let passes = self.will_pass(object, &file, end)?;
-        self.change(object, &file, Touches::From(first), mtime, |file| {
+        let is_stream = |(_, data): (u64, &[u8])| data.len() >= NOTED_BYTES_MIN;
+        let is_noted = passes || extents.clone().any(is_stream);
+        let touches = if is_noted { Touches::Noted(first) } else { Touches::From(first) };
+        let written = file.written();
+        self.change(object, &file, touches, mtime, |file| {
             for (offset, data) in extents {
+                let noted = is_noted.then(|| written.begin(offset, data));
                 match passes {
                     true => {
                         let write = |data: &[u8], at| self.passing().write(file, object, data, at);
                         write_extent(write, offset, data)?;
                     }
                     false => write_extent(|data, at| file.write(data, at), offset, data)?,
+                }
+                if let Some(noted) = noted {
+                    noted.finish();
                 }
             }
             Ok(())

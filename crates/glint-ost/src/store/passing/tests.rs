@@ -208,7 +208,7 @@ fn write_to<D: Disk>(store: &ObjectStore<D>, offset: usize, len: usize) {
 
 fn read_from<D: Disk>(store: &ObjectStore<D>, len: usize) -> usize {
     let file = store.file(OBJECT, None).unwrap().unwrap();
-    let reading = crate::store::object::Reading::Waiting;
+    let reading = crate::store::object::ReadMode::Waiting;
     file.checked_read(0, &mut vec![0; len], reading).unwrap()
 }
 
@@ -268,13 +268,72 @@ fn what_passes_is_read_as_it_was_written() {
         for _ in 0..2 {
             let file = store.file(OBJECT, None).unwrap().unwrap();
             let mut read = vec![0; data.len()];
-            let reading = crate::store::object::Reading::Waiting;
+            let reading = crate::store::object::ReadMode::Waiting;
             assert_eq!(file.checked_read(0, &mut read, reading).unwrap(), data.len());
             assert!(read == data);
             // The second time it is sealed, and only on the disk.
             store.settle(Duration::ZERO).unwrap();
         }
         let passed = store.passed().1;
-        assert_eq!((passed.written, passed.read >= 9_000_000), (2_949_999, true), "{passed:?}");
+        assert_eq!((passed.written, passed.read >= 6_000_000), (2_949_999, true), "{passed:?}");
+    }
+}
+
+#[test]
+fn a_stream_is_sealed_without_reading_it() {
+    let store = store(ObjectCache::UpTo(2 * MIB as u64));
+    for at in 0..8 {
+        write_to(&store, at * MIB, MIB);
+    }
+    write_to(&store, 8 * MIB, 5);
+    store.settle(Duration::ZERO).unwrap();
+    let PassedBytes { read, .. } = store.passed().1;
+    assert_eq!(read, 5, "only the end");
+    assert!(store.check(OBJECT).unwrap().is_some(), "it is sealed, and right");
+    write_to(&store, 3 * MIB, MIB);
+    store.settle(Duration::ZERO).unwrap();
+    assert!(store.check(OBJECT).unwrap().is_some(), "the rest is read again");
+    store.allocate(OBJECT, libc::FALLOC_FL_PUNCH_HOLE | 1, 0, 100).unwrap();
+    store.settle(Duration::ZERO).unwrap();
+    assert!(store.check(OBJECT).unwrap().is_some());
+}
+
+#[test]
+fn what_many_write_at_once_is_sealed_right() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+    let store = store.keeping(ObjectCache::UpTo(3 * MIB as u64));
+    for round in 0..10 {
+        std::thread::scope(|scope| {
+            for who in 0..4usize {
+                let store = &store;
+                scope.spawn(move || {
+                    let mut dice = (round * 4 + who + 1) as u64;
+                    for _ in 0..20 {
+                        dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                        let below = |limit: u64, shift: u32| (dice >> shift) % limit;
+                        let len = [200_000, 70_000, MIB, 10][below(4, 60) as usize];
+                        let (offset, value) = (below(128, 33) * 32_768, below(256, 20) as u8);
+                        match below(12, 45) {
+                            0 => store.truncate(OBJECT, offset).unwrap(),
+                            1 => {
+                                let hole = libc::FALLOC_FL_PUNCH_HOLE | 1;
+                                store.allocate(OBJECT, hole, offset, len as u64).unwrap();
+                            }
+                            _ => {
+                                let data = vec![value; len];
+                                store.write(OBJECT, offset, &data, None, false).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+            // Seals come between, and are broken again.
+            for _ in 0..5 {
+                store.settle(Duration::ZERO).unwrap();
+            }
+        });
+        store.settle(Duration::ZERO).unwrap();
+        assert!(store.check(OBJECT).unwrap().is_some(), "round {round}");
     }
 }
