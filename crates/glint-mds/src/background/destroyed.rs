@@ -1,12 +1,17 @@
 //! Files whose objects were removed, until that is on stable storage and nothing brings them back.
 //!
-//! Invariant: members of a chain that have not removed an object yet may give it to others that
-//! have. So a file with copies is forgotten only if its objects were removed while nobody copied
-//! anything; else they are removed once more.
+//! Invariants:
+//! - A file is forgotten when the last change that removed its objects is done by all servers, and
+//!   none of them has said that something is left. An earlier change, of which something was left,
+//!   says nothing about the one that was made for that, however late it ends.
+//! - Members of a chain that have not removed an object yet may give it to others that have. So a
+//!   file with copies is forgotten only if its objects were removed while nobody copied anything;
+//!   else they are removed once more.
+//! - No more is kept than there are files, however often they are tried.
 
 use glint_proto::{Ino, Layout, clock};
 use glint_wait::Backoff;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before what could not be removed is tried again.
@@ -19,12 +24,20 @@ const RETRY_SHARE: u32 = 5;
 /// Files whose objects are removed, in the order of these changes.
 #[derive(Default)]
 pub(crate) struct Destroyed {
-    /// By their orphan keys, with the time at which those with copies were removed.
-    pub(super) files: HashMap<OrphanKey, Option<Instant>>,
-    changes: VecDeque<(u64, Vec<OrphanKey>)>,
+    /// By their orphan keys.
+    files: HashMap<OrphanKey, Removal>,
+    /// The same files, each with the change that removed its objects last.
+    changes: BTreeSet<(u64, OrphanKey)>,
     /// Objects that data has moved from, until nobody may look at them any more.
     pub(crate) kept: HashMap<OrphanKey, Instant>,
     pub(crate) retry: Retry,
+}
+
+/// How the objects of a file were removed last.
+struct Removal {
+    change: u64,
+    /// When that began, of a file with copies.
+    begun: Option<Instant>,
 }
 
 /// Key of what is to be removed.
@@ -64,12 +77,20 @@ impl Retry {
 }
 
 impl Destroyed {
+    /// Notes that a change has removed the objects of these files, since `begun`.
     pub(super) fn add(&mut self, change: u64, files: &[(OrphanKey, Layout)], begun: Instant) {
-        let removed = |(key, layout): &(OrphanKey, Layout)| {
-            (key.clone(), (layout.replicas > 1).then_some(begun))
-        };
-        self.files.extend(files.iter().map(removed));
-        self.changes.push_back((change, files.iter().map(|(key, _)| key.clone()).collect()));
+        for (key, layout) in files {
+            let begun = (layout.replicas > 1).then_some(begun);
+            if let Some(before) = self.files.insert(key.clone(), Removal { change, begun }) {
+                self.changes.remove(&(before.change, key.clone()));
+            }
+            self.changes.insert((change, key.clone()));
+        }
+    }
+
+    /// Whether the objects of a file were removed, and nobody has said yet that something is left.
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.files.contains_key(key)
     }
 
     /// Whether objects may not be removed yet; if so, they are looked at again in time.
@@ -98,19 +119,21 @@ impl Destroyed {
         if !left.is_empty() {
             let left: HashSet<&Ino> = left.iter().collect();
             let is_left = |key: &[u8]| Ino::from_key(key).is_some_and(|ino| left.contains(&ino));
-            self.files.retain(|key, _| !is_left(key));
+            for (key, removal) in self.files.extract_if(|key, _| is_left(key)) {
+                self.changes.remove(&(removal.change, key));
+            }
         }
         let mut done = Vec::new();
-        while self.changes.front().is_some_and(|(change, _)| *change <= durable) {
-            let (_, files) = self.changes.pop_front().unwrap_or_default();
-            for key in files {
-                match self.files.remove(&key) {
-                    Some(Some(removed)) if quiet.is_none_or(|quiet| removed < quiet) => {
-                        self.retry.later(clock::now());
-                    }
-                    Some(_) => done.push(key),
-                    None => {}
+        while self.changes.first().is_some_and(|(change, _)| *change <= durable) {
+            let Some((_, key)) = self.changes.pop_first() else { break };
+            match self.files.remove(&key) {
+                Some(Removal { begun: Some(begun), .. })
+                    if quiet.is_none_or(|quiet| begun < quiet) =>
+                {
+                    self.retry.later(clock::now());
                 }
+                Some(_) => done.push(key),
+                None => {}
             }
         }
         if !done.is_empty() {
@@ -140,6 +163,37 @@ mod tests {
         assert_eq!(after_removal(None), (vec![key(1)], true));
         assert_eq!(after_removal(Some(now + second)), (vec![key(1)], true));
         assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], false));
+    }
+
+    /// One server says at once that an object is left, while another has not heard of its order
+    /// yet. What that does in the end is the first order, not the one that the first server has still
+    /// to do.
+    #[test]
+    fn an_earlier_change_says_nothing_of_the_one_that_was_made_for_what_it_left() {
+        let (key, now) = (Ino(1).key().to_vec(), clock::now());
+        let file = [(key.clone(), Layout::default())];
+        let mut destroyed = Destroyed::default();
+        destroyed.add(1, &file, now);
+        assert!(destroyed.take(0, &[Ino(1)], None).is_empty() && !destroyed.has(&key));
+        destroyed.add(2, &file, now);
+        assert!(destroyed.take(1, &[], None).is_empty(), "the second is not done");
+        assert!(destroyed.take(2, &[Ino(1)], None).is_empty(), "it has left something again");
+        destroyed.add(3, &file, now);
+        assert_eq!(destroyed.take(3, &[], None), [key]);
+    }
+
+    #[test]
+    fn files_that_are_tried_again_and_again_take_no_more_room() {
+        let files: Vec<(OrphanKey, Layout)> =
+            (0..9).map(|ino| (Ino(ino).key().to_vec(), Layout::default())).collect();
+        let left: Vec<Ino> = (0..9).map(Ino).collect();
+        let mut destroyed = Destroyed::default();
+        for change in 1..100 {
+            destroyed.add(change, &files, clock::now());
+            assert_eq!((destroyed.changes.len(), destroyed.files.len()), (9, 9));
+            assert!(destroyed.take(0, &left, None).is_empty());
+        }
+        assert!(destroyed.changes.is_empty() && destroyed.files.is_empty());
     }
 
     /// As many as wait for servers that are away: the time for each does not grow with them.

@@ -111,7 +111,7 @@ impl<K: Kv> Mds<K> {
                     }
                     Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) => {
                         let mut removed = self.destroyed.lock();
-                        if !removed.files.contains_key(key) && !removed.keeps(key, clock::now()) {
+                        if !removed.has(key) && !removed.keeps(key, clock::now()) {
                             destroy.push((ino, layout));
                             destroyed.push((key.clone(), layout));
                         }
