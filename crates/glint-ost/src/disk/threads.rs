@@ -3,7 +3,8 @@
 //! Invariants:
 //! - No disk takes threads of another one: each has [`THREADS_MAX`] of its own, and what comes
 //!   while all of them wait for it waits, too.
-//! - What was handed over is done, whether or not anybody still waits for it.
+//! - What was handed over is done, whether or not anybody still waits for it: a thread that ends is
+//!   not counted any more when the lock is free under which it has seen that nothing is to be done.
 //! - What others wait for as well ([`First`]) is begun at once, and never stands behind calls that
 //!   wait for the disk.
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 /// Most threads that wait for one disk.
 const THREADS_MAX: usize = 64;
-/// A thread ends when it had nothing to do for so long.
+/// See [`ThreadPool::idle`].
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Something that a thread does before its work, and that others may wait for.
@@ -31,10 +32,24 @@ type Task = Box<dyn FnOnce() + Send>;
 #[derive(Clone, Default)]
 pub(crate) struct DiskThreads(Arc<ThreadPool>);
 
-#[derive(Default)]
 struct ThreadPool {
+    /// Most threads that there are.
+    most: usize,
+    /// A thread ends when it had nothing to do for so long.
+    idle: Duration,
     state: Mutex<Waiting>,
     comes: Condvar,
+}
+
+impl Default for ThreadPool {
+    fn default() -> ThreadPool {
+        ThreadPool {
+            most: THREADS_MAX,
+            idle: IDLE,
+            state: Mutex::default(),
+            comes: Condvar::default(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -47,6 +62,17 @@ struct Waiting {
 /// A thread, which is counted until it ends in whatever way.
 struct Counted<'a>(&'a ThreadPool);
 
+impl Counted<'_> {
+    /// Counts it no more, while the lock is held under which it has seen that there is nothing to do:
+    /// otherwise work could come in between, be left to it because there are as many threads as there
+    /// may be, and wait until more comes.
+    fn end(self, state: &mut Waiting) {
+        state.threads -= 1;
+        std::mem::forget(self);
+    }
+}
+
+/// Where a task has panicked; the lock is not held then.
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.state.lock().threads -= 1;
@@ -65,7 +91,7 @@ impl DiskThreads {
         glint_telemetry::count(Counter::HandOvers, 1);
         let mut state = self.0.state.lock();
         let is_idle = state.idle > state.tasks.len();
-        let is_crowded = !is_idle && state.threads >= THREADS_MAX;
+        let is_crowded = !is_idle && state.threads >= self.0.most;
         let first = match first {
             Some(first) if is_crowded => {
                 drop(state);
@@ -114,7 +140,7 @@ fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 impl ThreadPool {
     fn work(&self) {
-        let _counted = Counted(self);
+        let counted = Counted(self);
         let mut state = self.state.lock();
         loop {
             while let Some(task) = state.tasks.pop_front() {
@@ -123,10 +149,10 @@ impl ThreadPool {
                 state = self.state.lock();
             }
             state.idle += 1;
-            let is_over = self.comes.wait_for(&mut state, IDLE).timed_out();
+            let is_over = self.comes.wait_for(&mut state, self.idle).timed_out();
             state.idle -= 1;
             if is_over && state.tasks.is_empty() {
-                return;
+                return counted.end(&mut state);
             }
         }
     }
@@ -175,5 +201,23 @@ mod tests {
         let rest: Vec<bool> = hears.iter().take(THREADS_MAX + 2).collect();
         assert_eq!(rest.iter().filter(|waited| **waited).count(), THREADS_MAX);
         assert!(threads.count() <= THREADS_MAX);
+    }
+
+    /// Work comes just when the only thread ends: it is not left to one that does not look again.
+    #[test]
+    fn work_that_comes_when_threads_end_is_done() {
+        let pool = ThreadPool { most: 1, idle: Duration::from_micros(30), ..ThreadPool::default() };
+        let threads = DiskThreads(Arc::new(pool));
+        let (said, hears) = mpsc::channel();
+        for round in 0..20_000_u32 {
+            let says = said.clone();
+            threads.run(None, Box::new(move |_| says.send(round).unwrap()));
+            assert_eq!(hears.recv_timeout(Duration::from_secs(10)), Ok(round));
+            // Until its time is over, more or less.
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < Duration::from_micros(u64::from(round % 200)) {
+                std::hint::spin_loop();
+            }
+        }
     }
 }
