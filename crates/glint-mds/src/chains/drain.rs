@@ -11,6 +11,7 @@ use crate::service::Mds;
 use crate::store::keys::Orphan;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{Attr, Errno, FsResult, Ino};
+use std::collections::BTreeMap;
 
 const KEY: &[u8] = b"drained";
 /// Orphan keys that are read at once.
@@ -40,15 +41,15 @@ pub enum DrainError {
     Chains(Errno),
 }
 
-/// The part of a file that an OST holds.
+/// Where a file lies that an OST holds a part of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeldPart {
-    /// Bytes that it takes there, as far as the MDS knows.
-    pub bytes: u64,
     /// Stripes of the file.
     pub stripes: u16,
-    /// OSTs that the file lies on; none where it has several stripes.
-    pub osts: Vec<u16>,
+    /// Copies of each.
+    pub copies: u8,
+    /// Bytes that it takes on each of the OSTs that it lies on, as far as the MDS knows.
+    pub osts: BTreeMap<u16, u64>,
 }
 
 /// Files with objects on an OST that are to be removed there.
@@ -137,23 +138,22 @@ impl<K: Kv> Mds<K> {
     fn held_part(&self, attr: &Attr, own: u16, ost: u16) -> Option<HeldPart> {
         let Attr { size, blocks, layout, .. } = *attr;
         let stripes = layout.stripe_count.max(1);
-        let (mut is_there, mut bytes, mut osts) = (false, 0, Vec::new());
+        let mut osts = BTreeMap::new();
         for stripe in 0..stripes {
-            let members = self.members_of(layout.ost_of(stripe, own));
-            if members.contains(&ost) {
-                is_there = true;
-                bytes += layout.object_size(stripe, size);
+            for member in self.members_of(layout.ost_of(stripe, own)) {
+                *osts.entry(member).or_default() += layout.object_size(stripe, size);
             }
-            if stripes == 1 {
-                osts = members;
-            }
+        }
+        if !osts.contains_key(&ost) {
+            return None;
         }
         // Holes take no space.
         let stored = blocks.saturating_mul(512);
         if (1..size).contains(&stored) {
-            bytes = (u128::from(bytes) * u128::from(stored) / u128::from(size)) as u64;
+            let part = |bytes: u64| u128::from(bytes) * u128::from(stored) / u128::from(size);
+            osts.values_mut().for_each(|bytes| *bytes = part(*bytes) as u64);
         }
-        is_there.then_some(HeldPart { bytes, stripes, osts })
+        Some(HeldPart { stripes, copies: layout.replicas, osts })
     }
 
     /// OSTs that have what lies on a target.

@@ -9,6 +9,7 @@ use glint_proto::Ino;
 use glint_proto::message::{DrainOst, DrainStep, GiveUp, GiveUpStep};
 use glint_server::human_bytes;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -42,11 +43,10 @@ pub(super) struct Placed {
     pub(super) ino: u64,
     size: u64,
     path: Option<String>,
-    /// Bytes of it on that OST.
-    pub(super) bytes: u64,
     pub(super) stripes: u64,
-    /// OSTs that it lies on, if it has one stripe.
-    pub(super) osts: Vec<u16>,
+    pub(super) copies: u64,
+    /// Bytes of it on each of the OSTs that it lies on.
+    pub(super) parts: BTreeMap<u16, u64>,
 }
 
 impl Placed {
@@ -55,10 +55,22 @@ impl Placed {
         self.path.clone().unwrap_or_else(|| format!("inode {}", self.ino))
     }
 
-    /// File of a test of those who choose files.
+    /// Bytes of it on an OST.
+    pub(super) fn on(&self, ost: u16) -> u64 {
+        self.parts.get(&ost).copied().unwrap_or(0)
+    }
+
+    /// File of a test of those who choose files, with so many bytes on each of these OSTs.
     #[cfg(test)]
-    pub(super) fn for_test(ino: u64, bytes: u64, stripes: u64, osts: Vec<u16>) -> Placed {
-        Placed { ino, size: bytes, path: None, bytes, stripes, osts }
+    pub(super) fn for_test(
+        ino: u64,
+        bytes: u64,
+        stripes: u64,
+        copies: u64,
+        osts: &[u16],
+    ) -> Placed {
+        let parts = osts.iter().map(|ost| (*ost, bytes)).collect();
+        Placed { ino, size: bytes * stripes, path: None, stripes, copies, parts }
     }
 }
 
@@ -103,14 +115,15 @@ fn held_from(
             return Err("the server cannot say which files are there".into());
         };
         files.extend(rows.iter().filter_map(|row| {
-            let osts = row["osts"].as_array().into_iter().flatten();
+            let parts = row["osts"].as_array().into_iter().flatten();
+            let part = |part: &Value| Some((part[0].as_u64()?.try_into().ok()?, part[1].as_u64()?));
             Some(Placed {
                 ino: row["ino"].as_u64()?,
                 size: row["size"].as_u64()?,
                 path: row["path"].as_str().map(str::to_owned),
-                bytes: row["bytes"].as_u64().unwrap_or(0),
-                stripes: row["stripes"].as_u64().unwrap_or(0),
-                osts: osts.filter_map(|ost| ost.as_u64()?.try_into().ok()).collect(),
+                stripes: row["stripes"].as_u64()?,
+                copies: row["copies"].as_u64()?,
+                parts: parts.filter_map(part).collect(),
             })
         }));
         leaving = page["leaving"].as_u64().unwrap_or(leaving);

@@ -1,8 +1,10 @@
 //! Which files move from which OST to which.
 //!
 //! Invariants:
-//! - No move makes its source emptier, or its destination fuller, than the mean of all.
-//! - A file with copies keeps those of its OSTs that it does not leave, where chains allow it.
+//! - No move makes an OST that it takes from emptier, or one that it gives to fuller, than the mean of
+//!   all: with all stripes of a file, and with all copies that move.
+//! - A file with copies keeps those of its OSTs that it does not leave, where chains allow it; but none
+//!   of those that have no part, where no new chain is laid.
 
 use crate::cmd::storage::drain::{Placed, held};
 use crate::cmd::storage::moves::Move;
@@ -11,7 +13,7 @@ use crate::signals::Stop;
 use crate::target::Target;
 use serde_json::Value;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::error::Error;
 
 /// Silence from which on an OST has no part in it.
@@ -117,10 +119,6 @@ impl Disks {
         donors.sort_by(|one, other| other.share().total_cmp(&one.share()));
         donors.iter().map(|disk| disk.ost).collect()
     }
-
-    fn get_mut(&mut self, ost: u16) -> Option<&mut Disk> {
-        self.disks.iter_mut().find(|disk| disk.ost == ost)
-    }
 }
 
 /// Looks for files whose move brings all OSTs within a share of the mean, without those that `stay`.
@@ -148,91 +146,150 @@ struct Planner {
     /// Distance from the mean at which nothing more is planned: half of what is wanted, so that what
     /// is written meanwhile does not undo it.
     enough: f64,
-    /// OSTs that may get files: emptier than the mean.
-    emptier: BTreeSet<u16>,
     chosen: HashSet<u64>,
     moves: Vec<Move>,
 }
 
+/// Where a file is to go.
+struct Place {
+    /// How that is asked for.
+    words: Vec<String>,
+    /// Bytes that each OST gets.
+    gets: BTreeMap<u16, u64>,
+    /// Bytes that each OST gives.
+    gives: BTreeMap<u16, u64>,
+}
+
 impl Planner {
     fn new(disks: &Disks, within: f64) -> Planner {
-        let mean = disks.mean();
-        let emptier =
-            disks.iter().filter(|disk| disk.share() < mean).map(|disk| disk.ost).collect();
-        let disks = disks.clone();
+        let (mean, disks) = (disks.mean(), disks.clone());
         let (chosen, moves) = (HashSet::new(), Vec::new());
-        Planner { disks, mean, enough: within / 2.0, emptier, chosen, moves }
+        Planner { disks, mean, enough: within / 2.0, chosen, moves }
     }
 
     /// Has files leave an OST until it is as full as the mean, or all are close enough.
     fn leave(&mut self, from: u16, mut files: Vec<Placed>) {
-        files.sort_by_key(|file| (Reverse(file.bytes), file.ino));
+        files.sort_by_key(|file| (Reverse(file.on(from)), file.ino));
         for file in files {
-            let Some(disk) = self.disks.get_mut(from) else { return };
-            let excess = disk.used.saturating_sub(disk.at(self.mean));
             // Empty files give no room.
-            if excess == 0 || file.bytes == 0 || self.disks.are_within(self.enough) {
+            if self.room(from) >= 0 || file.on(from) == 0 || self.disks.are_within(self.enough) {
                 return;
             }
-            if file.bytes > excess || self.chosen.contains(&file.ino) {
+            if self.chosen.contains(&file.ino) {
                 continue;
             }
-            let Some((words, to)) = self.place(from, &file) else { continue };
-            for (ost, gets) in [(from, false), (to, true)] {
-                if let Some(disk) = self.disks.get_mut(ost) {
-                    disk.used = match gets {
-                        true => disk.used + file.bytes,
-                        false => disk.used.saturating_sub(file.bytes),
-                    };
-                }
+            let Some(Place { words, gets, gives }) = self.place(from, &file) else { continue };
+            let Some(to) = self.emptiest(gets.keys().copied()) else { continue };
+            for disk in &mut self.disks.disks {
+                let of = |bytes: &BTreeMap<u16, u64>| bytes.get(&disk.ost).copied().unwrap_or(0);
+                disk.used = (disk.used + of(&gets)).saturating_sub(of(&gives));
             }
             self.chosen.insert(file.ino);
-            let (ino, bytes, name) = (file.ino, file.bytes, file.name());
-            self.moves.push(Move { ino, bytes, name, words, way: Some((from, to)) });
+            let bytes = gives.values().sum::<u64>();
+            self.moves.push(Move {
+                ino: file.ino,
+                bytes,
+                name: file.name(),
+                words,
+                way: Some((from, to)),
+            });
         }
     }
 
-    /// Where a file may go that leaves an OST: how that is asked for, and the OST that gets it.
-    fn place(&self, from: u16, file: &Placed) -> Option<(Vec<String>, u16)> {
-        let mut room: Vec<&Disk> = self
-            .disks
-            .iter()
-            .filter(|disk| self.emptier.contains(&disk.ost) && !file.osts.contains(&disk.ost))
-            .filter(|disk| disk.used + file.bytes <= disk.at(self.mean))
-            .collect();
-        room.sort_by(|one, other| one.share().total_cmp(&other.share()));
-        let to = room.first()?.ost;
-        let all_with_room: BTreeSet<u16> = room.iter().map(|disk| disk.ost).collect();
-        if file.stripes > 1 {
-            // Others of its stripes move with it: it needs as many OSTs in a row.
-            let is_wide_enough = |osts: &BTreeSet<u16>| self.in_a_row(osts) >= file.stripes;
-            return is_wide_enough(&all_with_room)
-                .then(|| (vec![self.avoiding_all_but(&all_with_room)], to));
+    /// Bytes that an OST can get until it is as full as the mean; those that it has to give are
+    /// negative. None if it has no part.
+    fn room_of(&self, ost: u16) -> Option<i128> {
+        let disk = self.disks.iter().find(|disk| disk.ost == ost)?;
+        Some(i128::from(disk.at(self.mean)) - i128::from(disk.used))
+    }
+
+    /// See [`Planner::room_of`]; an OST without part has nothing to give.
+    fn room(&self, ost: u16) -> i128 {
+        self.room_of(ost).unwrap_or(0)
+    }
+
+    fn share(&self, ost: u16) -> f64 {
+        self.disks.iter().find(|disk| disk.ost == ost).map_or(1.0, Disk::share)
+    }
+
+    fn emptiest(&self, osts: impl Iterator<Item = u16>) -> Option<u16> {
+        osts.min_by(|one, other| self.share(*one).total_cmp(&self.share(*other)))
+    }
+
+    /// Whether no OST is on the other side of the mean after such a move.
+    fn fits(&self, gets: &BTreeMap<u16, u64>, gives: &BTreeMap<u16, u64>) -> bool {
+        let of =
+            |bytes: &BTreeMap<u16, u64>, ost| i128::from(bytes.get(&ost).copied().unwrap_or(0));
+        gets.keys().chain(gives.keys()).all(|ost| {
+            let more = of(gets, *ost) - of(gives, *ost);
+            match self.room_of(*ost) {
+                Some(room) if more > 0 => more <= room,
+                Some(room) if more < 0 => more >= room,
+                Some(_) => true,
+                // Files may leave one that is drained, or away, and none is given to it.
+                None => more <= 0,
+            }
+        })
+    }
+
+    /// Where a file may go that leaves an OST.
+    fn place(&self, from: u16, file: &Placed) -> Option<Place> {
+        match (file.stripes, file.copies) {
+            (0 | 1, _) => self.place_copies(from, file),
+            (_, 0 | 1) => self.place_stripes(from, file),
+            // Chains that follow each other have their members anywhere.
+            _ => None,
         }
-        let stays: BTreeSet<u16> = file.osts.iter().copied().filter(|ost| *ost != from).collect();
-        let mut words = vec![self.avoiding_all_but(&(&stays | &BTreeSet::from([to])))];
-        if !stays.is_empty() {
+    }
+
+    /// The file itself moves, or one of its copies; with those that are on OSTs without part.
+    fn place_copies(&self, from: u16, file: &Placed) -> Option<Place> {
+        let bytes = file.on(from);
+        let has_part = |ost: u16| self.disks.iter().any(|disk| disk.ost == ost);
+        let (stay, leave): (BTreeSet<u16>, BTreeSet<u16>) =
+            file.parts.keys().partition(|ost| **ost != from && has_part(**ost));
+        let gives: BTreeMap<u16, u64> = leave.iter().map(|ost| (*ost, file.on(*ost))).collect();
+        let has_room = |ost: &u16| !file.parts.contains_key(ost) && self.room(*ost) >= bytes.into();
+        let mut room: Vec<u16> = self.disks.iter().map(|disk| disk.ost).filter(has_room).collect();
+        room.sort_by(|one, other| self.share(*one).total_cmp(&self.share(*other)));
+        let to: BTreeSet<u16> = room.get(..gives.len())?.iter().copied().collect();
+        let gets = to.iter().map(|ost| (*ost, bytes)).collect();
+        if !self.fits(&gets, &gives) {
+            return None;
+        }
+        let mut words = vec![self.avoiding_all_but(&(&stay | &to))];
+        if file.copies > 1 {
             // No chain may lie over just these.
-            words.push(self.avoiding_all_but(&(&stays | &all_with_room)));
+            let all_with_room = room.into_iter().collect();
+            words.push(self.avoiding_all_but(&(&stay | &all_with_room)));
+            words.dedup();
         }
-        Some((words, to))
+        Some(Place { words, gets, gives })
+    }
+
+    /// All stripes move, to as many OSTs that follow each other; behind the last comes the first.
+    fn place_stripes(&self, from: u16, file: &Placed) -> Option<Place> {
+        let (count, gives) = (self.disks.count, &file.parts);
+        let stripes = u16::try_from(file.stripes).ok().filter(|stripes| *stripes <= count)?;
+        let each = gives.values().sum::<u64>().div_ceil(file.stripes);
+        let row = |first: u16| (first..first + stripes).map(|ost| ost % count).collect();
+        let fits = |osts: &BTreeSet<u16>| {
+            let gets: BTreeMap<u16, u64> = osts.iter().map(|ost| (*ost, each)).collect();
+            let is_sound = !osts.contains(&from) && self.fits(&gets, gives);
+            is_sound.then_some(gets)
+        };
+        let fullest =
+            |gets: &BTreeMap<u16, u64>| gets.keys().map(|ost| self.share(*ost)).fold(0.0, f64::max);
+        let all = (0..count).map(row).filter_map(|osts: BTreeSet<u16>| fits(&osts));
+        let gets = all.min_by(|one, other| fullest(one).total_cmp(&fullest(other)))?;
+        let words = vec![self.avoiding_all_but(&gets.keys().copied().collect())];
+        Some(Place { words, gets, gives: gives.clone() })
     }
 
     fn avoiding_all_but(&self, osts: &BTreeSet<u16>) -> String {
         let others = (0..self.disks.count).filter(|ost| !osts.contains(ost));
         let others: Vec<String> = others.map(|ost| ost.to_string()).collect();
         format!("avoid={}", others.join(","))
-    }
-
-    /// How many of these OSTs follow each other at most; behind the last comes the first.
-    fn in_a_row(&self, osts: &BTreeSet<u16>) -> u64 {
-        let (mut longest, mut row) = (0, 0);
-        let count = self.disks.count;
-        for ost in (0..count).chain(0..count) {
-            row = if osts.contains(&ost) { row + 1 } else { 0 };
-            longest = row.max(longest);
-        }
-        longest.min(u64::from(count))
     }
 }
 
@@ -246,8 +303,18 @@ mod tests {
         Disks::of(&used.iter().enumerate().map(row).collect::<Vec<_>>())
     }
 
-    fn file(ino: u64, bytes: u64, stripes: u64, osts: &[u16]) -> Placed {
-        Placed::for_test(ino, bytes, stripes, osts.to_vec())
+    fn file(ino: u64, bytes: u64, osts: &[u16]) -> Placed {
+        Placed::for_test(ino, bytes, 1, osts.len() as u64, osts)
+    }
+
+    fn striped(ino: u64, bytes: u64, osts: &[u16]) -> Placed {
+        Placed::for_test(ino, bytes, osts.len() as u64, 1, osts)
+    }
+
+    /// What is asked for, by file.
+    fn words(planner: &Planner) -> Vec<(u64, Vec<&str>)> {
+        let all = planner.moves.iter();
+        all.map(|one| (one.ino, one.words.iter().map(String::as_str).collect())).collect()
     }
 
     fn used(planner: &Planner) -> Vec<u64> {
@@ -280,7 +347,7 @@ mod tests {
         assert_eq!(all.donors(0.05), [0, 1]);
         let mut planner = Planner::new(&all, 0.05);
         for from in [0, 1] {
-            let files = (0..100).map(|n| file(u64::from(from) * 100 + n, 1 + n, 1, &[from]));
+            let files = (0..100).map(|n| file(u64::from(from) * 100 + n, 1 + n, &[from]));
             planner.leave(from, files.collect());
         }
         let used = used(&planner);
@@ -292,18 +359,42 @@ mod tests {
     }
 
     #[test]
-    fn copies_stay_on_the_other_osts_and_stripes_need_osts_in_a_row() {
+    fn copies_stay_on_the_other_osts_and_move_once() {
         let mut planner = Planner::new(&disks(&[900, 300, 900, 100, 100]), 0.05);
-        planner.leave(0, vec![file(1, 50, 1, &[0, 2]), file(2, 40, 2, &[]), file(3, 30, 3, &[])]);
-        let words: Vec<_> = planner.moves.iter().map(|one| (one.ino, one.words.clone())).collect();
-        let of = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(
-            words,
-            [(1, of(&["avoid=0,1,4", "avoid=0"])), (2, of(&["avoid=0,2"])),],
-            "three in a row have no room"
-        );
-        // A file that is listed by two OSTs moves once.
-        planner.leave(2, vec![file(1, 50, 1, &[0, 2])]);
-        assert_eq!(planner.moves.len(), 2);
+        planner.leave(0, vec![file(1, 50, &[0, 2])]);
+        assert_eq!(words(&planner), [(1, vec!["avoid=0,1,4", "avoid=0"])]);
+        // It is listed by both OSTs.
+        planner.leave(2, vec![file(1, 50, &[0, 2])]);
+        assert_eq!(planner.moves.len(), 1);
+        assert_eq!(used(&planner), [850, 300, 900, 150, 100]);
+    }
+
+    #[test]
+    fn copies_do_not_stay_on_osts_that_are_drained() {
+        let mut all = disks(&[900, 500, 500, 100, 100]);
+        all.disks.retain(|disk| disk.ost != 1);
+        let mut planner = Planner::new(&all, 0.05);
+        planner.leave(0, vec![file(1, 50, &[0, 1, 2])]);
+        assert_eq!(words(&planner), [(1, vec!["avoid=0,1"])]);
+        assert_eq!(used(&planner), [850, 500, 150, 150], "two copies move");
+    }
+
+    #[test]
+    fn all_stripes_of_a_file_are_counted_where_they_were_and_where_they_go() {
+        let mut planner = Planner::new(&disks(&[900, 800, 100, 100, 100]), 0.05);
+        planner.leave(0, vec![striped(1, 60, &[0, 1]), striped(2, 40, &[0, 1, 2])]);
+        let expected = [(1, vec!["avoid=0,1,4"]), (2, vec!["avoid=0,1"])];
+        assert_eq!(words(&planner), expected);
+        assert_eq!(used(&planner), [800, 700, 160, 200, 140]);
+    }
+
+    #[test]
+    fn no_stripe_is_taken_from_an_ost_that_is_emptier_than_the_mean() {
+        let mut planner = Planner::new(&disks(&[900, 100, 100, 100]), 0.05);
+        planner.leave(0, vec![striped(1, 60, &[0, 1])]);
+        assert_eq!(words(&planner), [(1, vec!["avoid=0,3"])], "it gets it back");
+        let mut planner = Planner::new(&disks(&[900, 300, 300, 900]), 0.05);
+        planner.leave(0, vec![striped(1, 60, &[0, 1, 2]), striped(2, 60, &[0, 1, 2, 3])]);
+        assert!(planner.moves.is_empty(), "there is no other row of three, nor of four");
     }
 }
