@@ -8,6 +8,7 @@ mod null_mount;
 mod page_counting_mount;
 mod rounds;
 mod sample;
+mod scan;
 mod smallfile;
 mod start;
 mod stream;
@@ -34,6 +35,7 @@ enum Bench {
     Getattr(getattr::Args),
     Ior(ior::Args),
     NullMount(null_mount::Args),
+    Scan(scan::Args),
     Smallfile(smallfile::Args),
     Start(start::Args),
     Stream(stream::Args),
@@ -41,6 +43,10 @@ enum Bench {
     Work(work::Args),
     #[command(hide = true)]
     PageCountingMount(page_counting_mount::Args),
+    #[command(hide = true)]
+    ScanStream(scan::StreamArgs),
+    #[command(hide = true)]
+    ScanWalk(scan::WalkArgs),
     #[command(hide = true)]
     Worker(rounds::posix::WorkerArgs),
 }
@@ -58,6 +64,9 @@ fn run(bench: Bench) -> CommandResult {
         Bench::Ior(args) => ior::run(args),
         Bench::NullMount(args) => null_mount::run(args),
         Bench::PageCountingMount(args) => page_counting_mount::run(args),
+        Bench::Scan(args) => scan::run(args),
+        Bench::ScanStream(args) => scan::stream(args),
+        Bench::ScanWalk(args) => scan::walk(args),
         Bench::Smallfile(args) => smallfile::run(args),
         Bench::Start(args) => start::run(args),
         Bench::Stream(args) => stream::run(args),

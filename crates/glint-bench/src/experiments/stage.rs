@@ -1,6 +1,8 @@
 //! Stage of an experiment: servers and mounts of this binary in processes of their own, and
 //! directories for them, all gone afterwards.
 
+use super::disk::LoopDisk;
+use super::memory::MemoryGroup;
 use glint::program;
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
@@ -9,6 +11,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How long a process may take until it is ready.
@@ -20,6 +23,10 @@ pub(crate) struct Stage {
     processes: Vec<(Child, Option<PathBuf>)>,
     /// Processes are in groups of their own: a terminal sends them no signals.
     is_apart: bool,
+    /// Where processes are that are started from now on.
+    group: Option<Rc<MemoryGroup>>,
+    /// After the processes, which have files on them, and before the directory goes.
+    disks: Vec<LoopDisk>,
 }
 
 /// A server.
@@ -50,7 +57,8 @@ impl Stage {
     pub(crate) fn new(parent: &Path) -> Result<Stage, String> {
         let directory = parent.join(format!("glint-stage-{}", std::process::id()));
         std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
-        Ok(Stage { directory, processes: Vec::new(), is_apart: false })
+        let (processes, disks) = (Vec::new(), Vec::new());
+        Ok(Stage { directory, processes, is_apart: false, group: None, disks })
     }
 
     /// As [`Stage::new`], for an experiment that listens to Ctrl-C: its processes do not hear it,
@@ -61,7 +69,25 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Has processes that are started from now on join this control group.
+    pub(crate) fn join(&mut self, group: Option<&Rc<MemoryGroup>>) {
+        self.group = group.cloned();
+    }
+
+    /// Makes a disk of so many bytes, mounted at a directory of the stage. Returns whether it reads
+    /// and writes around the page cache of the file that it is.
+    pub(crate) fn add_disk(&mut self, name: &str, bytes: u64) -> Result<bool, String> {
+        let at = self.path(name)?;
+        let disk = LoopDisk::new(&self.directory.join(format!("{name}.img")), &at, bytes)?;
+        let is_direct = disk.is_direct;
+        self.disks.push(disk);
+        Ok(is_direct)
+    }
+
     fn spawn(&mut self, mut command: Command, mount: Option<&Path>) -> Result<u32, String> {
+        if let Some(group) = &self.group {
+            command = group.wrap(&command);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if self.is_apart {
             command.process_group(0);
@@ -153,6 +179,12 @@ impl Stage {
         Ok(at)
     }
 
+    /// Process of a mount.
+    pub(crate) fn mount_pid(&self, at: &Path) -> Option<u32> {
+        let of = self.processes.iter().rfind(|(_, mount)| mount.as_deref() == Some(at));
+        of.map(|(child, _)| child.id())
+    }
+
     /// Ends a mount; all that it has still to send is sent then.
     pub(crate) fn unmount(&mut self, at: &Path) {
         let is_it = |(_, mount): &(Child, Option<PathBuf>)| mount.as_deref() == Some(at);
@@ -200,6 +232,14 @@ impl Stage {
         Ok(Served { address, pid })
     }
 
+    /// Ends a server; all that it has answered is on its disk then.
+    pub(crate) fn stop(&mut self, served: &Served) {
+        if let Some(index) = self.processes.iter().position(|(child, _)| child.id() == served.pid) {
+            let (child, mount) = self.processes.remove(index);
+            end(child, mount);
+        }
+    }
+
     /// Ends all processes.
     pub(crate) fn clear(&mut self) {
         self.processes.drain(..).rev().for_each(|(child, mount)| end(child, mount));
@@ -209,6 +249,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.clear();
+        self.disks.clear();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,0 +1,277 @@
+//! The load beside a scan: large files that are read and written from end to end, at a pace.
+
+use super::amounts::ScanAmounts;
+use super::material::STREAMED;
+use super::programs::{cpu_seconds, moved_bytes};
+use crate::experiments::memory::MemoryGroup;
+use crate::smallfile::Asked;
+use glint::CommandResult;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bytes of a call.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Who is that much late, because a disk was slow, does not catch up.
+const LATE: Duration = Duration::from_millis(500);
+/// How long the load runs until its share of the processors is taken, and how long that takes.
+const SETTLE: Duration = Duration::from_secs(1);
+const MEASURE: Duration = Duration::from_secs(4);
+/// Share of the processors that the load gets: of one core.
+pub(super) const CORES: f64 = 0.5;
+/// How often its pace is brought nearer to that share: a process that waits less often for the next
+/// request takes less time for each.
+const STEPS: usize = 3;
+/// How long a scan waits at most until the load has filled the memory.
+pub(super) const FILL_MAX: Duration = Duration::from_secs(60);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Read and write large files over and over, at a pace; a part of `glint bench scan`.
+#[derive(clap::Args)]
+pub(crate) struct StreamArgs {
+    directory: PathBuf,
+    /// Files that are read, and as many that are written.
+    #[arg(long)]
+    files: u64,
+    /// Bytes of each.
+    #[arg(long)]
+    bytes: u64,
+    /// Bytes a second; 0: as fast as it goes.
+    #[arg(long)]
+    rate: u64,
+}
+
+/// The time at which so many bytes are due.
+struct Pace {
+    rate: f64,
+    begun: Instant,
+    bytes: f64,
+}
+
+impl Pace {
+    fn new(rate: u64) -> Pace {
+        // Half of it is read and half of it written.
+        Pace { rate: rate as f64 / 2.0, begun: Instant::now(), bytes: 0.0 }
+    }
+
+    /// Waits until more bytes are due.
+    fn wait(&mut self, bytes: usize) {
+        if self.rate == 0.0 {
+            return;
+        }
+        self.bytes += bytes as f64;
+        let due = self.begun + Duration::from_secs_f64(self.bytes / self.rate);
+        let now = Instant::now();
+        if now > due + LATE {
+            (self.begun, self.bytes) = (now, 0.0);
+        }
+        std::thread::sleep(due.saturating_duration_since(now));
+    }
+}
+
+/// Runs the load until somebody ends this process, or a call fails.
+pub(crate) fn stream(args: StreamArgs) -> CommandResult {
+    let args = &args;
+    let each = |work: fn(&Path, u64, &mut Pace) -> std::io::Result<()>, prefix: &str| {
+        let mut pace = Pace::new(args.rate);
+        let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+        loop {
+            for number in 0..args.files {
+                let path = args.directory.join(format!("{prefix}-{number}"));
+                work(&path, args.bytes, &mut pace).map_err(|e| failed(&path, e))?;
+            }
+        }
+    };
+    let why: String = std::thread::scope(|scope| {
+        // The first one that fails ends the process.
+        let end = |result: Result<(), String>| {
+            eprintln!("streaming: {}", result.err().unwrap_or_default());
+            std::process::exit(1)
+        };
+        scope.spawn(move || end(each(write, "write")));
+        each(read, "read").err().unwrap_or_default()
+    });
+    eprintln!("streaming: {why}");
+    Ok(ExitCode::FAILURE)
+}
+
+fn read(path: &Path, _bytes: u64, pace: &mut Pace) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; BLOCK_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            bytes => pace.wait(bytes),
+        }
+    }
+}
+
+/// Writes a file anew in its place, as a program that saves its state does, and syncs it.
+fn write(path: &Path, bytes: u64, pace: &mut Pace) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut buffer = vec![7; BLOCK_BYTES];
+    for offset in (0..bytes).step_by(BLOCK_BYTES) {
+        buffer[..8].copy_from_slice(&offset.to_le_bytes());
+        file.write_all(&buffer)?;
+        pace.wait(BLOCK_BYTES);
+    }
+    file.sync_data()
+}
+
+/// The load, as long as this is there.
+pub(super) struct Streamer {
+    child: Child,
+    /// Bytes and time when they were counted last.
+    counted: (u64, Instant),
+}
+
+impl Streamer {
+    /// Starts it in `base`, at this pace.
+    pub(super) fn start(
+        base: &Path,
+        amounts: &ScanAmounts,
+        rate: u64,
+        group: Option<&MemoryGroup>,
+    ) -> Result<Streamer, String> {
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        let (files, bytes) = amounts.streamed_files();
+        let mut command = Command::new(own);
+        command.arg("scan-stream").arg(base.join(STREAMED));
+        command.args(["--files", &files.to_string(), "--bytes", &bytes.to_string()]);
+        command.args(["--rate", &rate.to_string()]);
+        if let Some(group) = group {
+            command = group.wrap(&command);
+        }
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().map_err(|e| format!("the streams: {e}"))?;
+        Ok(Streamer { child, counted: (0, Instant::now()) })
+    }
+
+    /// An error if it has ended by itself.
+    pub(super) fn check(&mut self) -> Result<(), String> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            _ => Err("the streams have ended; why is said above".into()),
+        }
+    }
+
+    /// Bytes a second since this was asked last.
+    pub(super) fn rate(&mut self) -> f64 {
+        let (bytes, now) = (moved_bytes(self.child.id()), Instant::now());
+        let (before, then) = std::mem::replace(&mut self.counted, (bytes, now));
+        bytes.saturating_sub(before) as f64 / (now - then).as_secs_f64()
+    }
+
+    /// Waits until it has moved so many bytes, or had enough time for them.
+    pub(super) fn fill(&mut self, bytes: u64, asked: Asked<'_>) -> Result<(), String> {
+        let begun = Instant::now();
+        while moved_bytes(self.child.id()) < bytes && begun.elapsed() < FILL_MAX {
+            self.check()?;
+            pause(LOOK, asked)?;
+        }
+        self.rate();
+        Ok(())
+    }
+}
+
+impl Drop for Streamer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pause(time: Duration, asked: Asked<'_>) -> Result<(), String> {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        if asked() {
+            return Err("interrupted".into());
+        }
+        std::thread::sleep(LOOK.min(time));
+    }
+    Ok(())
+}
+
+/// A pace, and the cores that it takes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Paced {
+    /// Bytes a second.
+    pub rate: u64,
+    /// Cores that the processes of it were seen to take.
+    pub cores: f64,
+}
+
+/// Finds the pace at which streams and the processes that serve them take [`CORES`].
+pub(super) fn calibrate(
+    base: &Path,
+    amounts: &ScanAmounts,
+    group: Option<&MemoryGroup>,
+    servers: &[u32],
+    asked: Asked<'_>,
+) -> Result<Paced, String> {
+    let mut rate = 0;
+    let mut paced = Paced { rate, cores: 0.0 };
+    for _ in 0..STEPS {
+        let mut streamer = Streamer::start(base, amounts, rate, group)?;
+        pause(SETTLE, asked)?;
+        let used = |streamer: &Streamer| {
+            servers.iter().copied().chain([streamer.child.id()]).map(cpu_seconds).sum::<f64>()
+        };
+        streamer.rate();
+        let before = (used(&streamer), Instant::now());
+        pause(MEASURE, asked)?;
+        streamer.check()?;
+        let cores = (used(&streamer) - before.0) / before.1.elapsed().as_secs_f64();
+        paced = Paced { rate: streamer.rate() as u64, cores };
+        rate = next_rate(paced);
+    }
+    // The last pace that was measured, but for what it is beside its share.
+    Ok(Paced { rate, ..paced })
+}
+
+/// The pace to try after one was seen.
+fn next_rate(seen: Paced) -> u64 {
+    let share = CORES / seen.cores.max(0.01);
+    // A disk that is the limit makes it no faster.
+    ((seen.rate as f64 * share.min(2.0)) as u64).max(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_kept_and_nothing_is_caught_up_with() {
+        let mut pace = Pace::new(20 << 20);
+        let begun = Instant::now();
+        (0..3).for_each(|_| pace.wait(1 << 20));
+        assert!(begun.elapsed() >= Duration::from_millis(299), "{:?}", begun.elapsed());
+        pace.begun -= Duration::from_secs(10);
+        pace.wait(1 << 20);
+        assert_eq!(pace.bytes, 0.0, "it begins anew");
+        let begun = Instant::now();
+        Pace::new(0).wait(usize::MAX);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn the_pace_comes_nearer_to_its_share() {
+        assert_eq!(next_rate(Paced { rate: 400 << 20, cores: 1.0 }), 200 << 20);
+        assert_eq!(next_rate(Paced { rate: 100 << 20, cores: 0.1 }), 200 << 20);
+        assert_eq!(next_rate(Paced { rate: 0, cores: 0.0 }), 1 << 20);
+    }
+
+    #[test]
+    fn streams_read_and_write_whole_files() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("f");
+        let mut pace = Pace::new(0);
+        write(&path, 3 << 20, &mut pace).unwrap();
+        read(&path, 0, &mut pace).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
+    }
+}
