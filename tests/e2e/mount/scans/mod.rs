@@ -1,4 +1,6 @@
-//! Trees that are looked at on the servers themselves, without a mount: `glint find`, `glint du`.
+//! Trees that are looked at on the servers themselves, without a mount: `glint find`, `glint du`, and
+//! their benchmark.
 
+mod bench;
 mod du;
 mod find;
