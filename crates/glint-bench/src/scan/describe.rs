@@ -85,9 +85,10 @@ impl ScanResults {
         let of = |side: &ScanSide| match side {
             ScanSide::Glint(number) => {
                 let (variant, options) = (&VARIANTS[*number], &self.all.options[*number]);
-                let how = match options.is_empty() {
-                    true => "as the server is, which has no settings for it".into(),
-                    false => format!("{} (`{options}`)", variant.title),
+                let how = match (variant.options, options.as_str()) {
+                    ([], _) => variant.title.to_owned(),
+                    (_, "") => "as the server is, which has no settings for it".into(),
+                    _ => format!("{} (`{options}`)", variant.title),
                 };
                 Some(format!("*{}*: {how}", variant.name))
             }
@@ -260,6 +261,7 @@ impl ScanResults {
                 "bench": "scan", "servers": side.name(), "files": all.amounts.files,
                 "server_bytes": used.server, "mount_bytes": used.mount, "tool_bytes": used.tool,
                 "client_group_bytes": used.client_group,
+                "passed_above_bytes": all.passed_above.get(side),
                 "mount_bytes_each_inode": used.each_inode().map(f64::round),
             })
         });

@@ -109,6 +109,8 @@ pub(super) struct AllFigures {
     pub cells: BTreeMap<(ScanSide, ScanPhase, TreeScan), ScanFigures>,
     /// Memory, by side.
     pub resident: BTreeMap<ScanSide, MemoryFigures>,
+    /// Bytes above which objects leave nothing in the memory of a server, as it said last.
+    pub passed_above: BTreeMap<ScanSide, u64>,
 }
 
 impl AllFigures {
@@ -217,6 +219,7 @@ pub(super) mod tests {
             phases,
             cells,
             resident: BTreeMap::from([(ScanSide::Glint(0), resident)]),
+            passed_above: BTreeMap::new(),
         }
     }
 

@@ -169,7 +169,7 @@ impl Measuring<'_> {
         if to_scan.is_counted {
             self.remember(to_scan.side, used);
         }
-        served.ask("status").map(drop).map_err(|why| {
+        let status = served.ask("status").map_err(|why| {
             let kills = self.places.groups.servers.as_ref().map_or(0, |group| group.kills());
             match kills {
                 0 => why,
@@ -177,7 +177,11 @@ impl Measuring<'_> {
                       higher --memory"
                     .into(),
             }
-        })
+        })?;
+        if let Some(bytes) = status["osts"][0]["passed_through"]["above_bytes"].as_u64() {
+            self.all.passed_above.insert(to_scan.side, bytes);
+        }
+        Ok(())
     }
 
     /// Keeps the most that was used.

@@ -258,6 +258,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         phases: setting.phases.clone(),
         cells: BTreeMap::new(),
         resident: BTreeMap::new(),
+        passed_above: BTreeMap::new(),
     };
     let mut measuring = Measuring { setting: &setting, places, all, asked };
     measuring.run()?;

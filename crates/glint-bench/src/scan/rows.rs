@@ -168,13 +168,14 @@ pub(super) struct ServerVariant {
 pub(super) static VARIANTS: [ServerVariant; 2] = [
     ServerVariant {
         name: "policy",
-        title: "large objects leave nothing in memory, tables of the MDS stay",
-        options: &["--object-cache-max=8MiB", "--mds-cache=256MiB"],
+        title: "as servers are by themselves: data of large objects leaves the memory when it is \
+                short",
+        options: &[],
     },
     ServerVariant {
         name: "common",
         title: "data and metadata in one cache, the kernel's",
-        options: &["--object-cache-max=off", "--mds-cache=1MiB"],
+        options: &["--object-cache-max=off"],
     },
 ];
 
@@ -234,8 +235,19 @@ mod tests {
 
     #[test]
     fn servers_get_the_options_that_they_have() {
-        let help = "      --mds-cache <BYTES>\n          Memory; see --object-cache-maximum";
-        assert_eq!(VARIANTS[1].options_in(help), ["--mds-cache=1MiB"]);
-        assert!(VARIANTS.iter().all(|variant| variant.options_in("").is_empty()));
+        let help = "      --object-cache-max <BYTES>\n          Largest object in memory";
+        assert_eq!(VARIANTS[1].options_in(help), ["--object-cache-max=off"]);
+        assert!(VARIANTS.iter().all(|variant| variant.options_in("--object-cache").is_empty()));
+    }
+
+    #[test]
+    fn variants_differ_pairwise() {
+        for (number, one) in VARIANTS.iter().enumerate() {
+            for other in &VARIANTS[number + 1..] {
+                assert_ne!(one.name, other.name);
+                assert_ne!(one.title, other.title);
+                assert_ne!(one.options, other.options, "{} and {}", one.name, other.name);
+            }
+        }
     }
 }

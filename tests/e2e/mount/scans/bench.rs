@@ -82,6 +82,9 @@ fn the_experiment_scans_in_all_phases_and_writes_its_report() {
         for of in ["server_bytes", "mount_bytes", "mount_bytes_each_inode"] {
             assert!(line[of].as_f64().unwrap() > 0.0, "{of}: {line}");
         }
+        if line["servers"] == "common" {
+            assert!(line["passed_above_bytes"].is_null(), "all stays in memory: {line}");
+        }
     }
     let written = fs::read_to_string(report.join("lustre-2011.md")).unwrap();
     for part in ["| scan | servers |", "longest stat", "Again with `glint bench scan --exp"] {
