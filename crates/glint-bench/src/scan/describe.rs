@@ -65,6 +65,15 @@ impl ScanResults {
             limit(all.client_memory),
             mib(bytes),
         );
+        let _ = match all.local_disk_bytes() {
+            None => Ok(()),
+            Some(0) => write!(text, " A warm local find read nothing from the disk."),
+            Some(bytes) => write!(
+                text,
+                " A warm local find read up to {:.1} MiB from the disk: metadata was not all in memory.",
+                mib(bytes)
+            ),
+        };
         if let Some(paced) = all.paced {
             let _ = write!(text, " Their pace is {:.0} MB/s", paced.rate as f64 / 1e6);
             if paced.cores > 0.0 {
@@ -250,7 +259,7 @@ impl ScanResults {
                 "memory": all.memory, "files_per_s": cell.per_s().map(f64::round),
                 "to_warm": round(all.to_warm(*side, *phase, *scan)),
                 "to_local": round(all.to_local(*side, *phase, *scan)),
-                "is_cut": cell.is_cut, "failure": cell.failure,
+                "is_cut": cell.is_cut, "failure": cell.failure, "disk_bytes": cell.disk_bytes,
                 "stat_ms_max": round(cell.stat_ms_max()), "stat_ms_p99": round(cell.stat_ms_p99()),
                 "list_ms_max": round(cell.list_ms_max()),
                 "streams_mb_per_s": cell.streams().map(|bytes| (bytes / 1e6).round()),

@@ -17,6 +17,8 @@ pub(super) struct ScanFigures {
     streams: Vec<f64>,
     /// Calls, where they were timed.
     walks: Vec<Walked>,
+    /// Bytes that the process of the scan has read from disks, the most of all rounds.
+    pub disk_bytes: Option<u64>,
     /// It was ended in some round because it took too long: the rate is that of what it had seen.
     pub is_cut: bool,
     /// Why it failed in some round.
@@ -29,6 +31,7 @@ impl ScanFigures {
         self.rates.push(scanned.files / scanned.seconds);
         self.streams.extend(scanned.streams);
         self.walks.extend(scanned.walked);
+        self.disk_bytes = self.disk_bytes.max(scanned.disk_bytes);
         self.is_cut |= scanned.is_cut;
     }
 
@@ -166,6 +169,12 @@ impl AllFigures {
         self.phases.iter().filter_map(of).reduce(f64::max)
     }
 
+    /// Bytes that a warm find(1) on the local file system within the limit has read from disks at
+    /// most: more than nothing if the metadata did not fit. Other programs may read themselves.
+    pub(super) fn local_disk_bytes(&self) -> Option<u64> {
+        self.cell(ScanSide::Local, ScanPhase::Warm, TreeScan::Find)?.disk_bytes
+    }
+
     /// The first failure, if there is one.
     pub(super) fn failure(&self) -> Option<String> {
         self.cells.iter().find_map(|((side, phase, scan), figures)| {
@@ -180,7 +189,7 @@ pub(super) mod tests {
     use super::*;
 
     fn scanned(files: f64, seconds: f64) -> Scanned {
-        Scanned { files, seconds, is_cut: false, walked: None, streams: None }
+        Scanned { files, seconds, is_cut: false, walked: None, streams: None, disk_bytes: None }
     }
 
     /// Two sides in all phases, with rates by their numbers.

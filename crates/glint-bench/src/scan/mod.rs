@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long)]
     plain: bool,
     /// Memory of the server, and of local scans, with what the kernel caches for them, as 1G, or off
-    /// for no limit [default: 256M and 768 bytes for each file].
+    /// for no limit [default: 256M and 1536 bytes for each file].
     #[arg(long, value_name = "SIZE|off", value_parser = MemoryLimit::parse)]
     memory: Option<MemoryLimit>,
     /// The same of a mount that is scanned, together with what scans it.

@@ -5,6 +5,7 @@ use super::amounts::ScanAmounts;
 use super::rows::TreeScan;
 use super::walk::Walked;
 use crate::smallfile::Asked;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -30,6 +31,8 @@ pub(super) struct Ran {
     pub last: String,
     /// The most bytes of memory that it had, as far as that was seen.
     pub resident: u64,
+    /// Bytes that it has read from disks, where the kernel counts them.
+    pub disk_bytes: Option<u64>,
     /// It was ended because it took too long.
     pub is_cut: bool,
 }
@@ -46,6 +49,8 @@ pub(super) struct Scanned {
     pub walked: Option<Walked>,
     /// Bytes a second of streams beside it.
     pub streams: Option<f64>,
+    /// Bytes that its process has read from disks, where the kernel counts them.
+    pub disk_bytes: Option<u64>,
 }
 
 impl Scanned {
@@ -74,7 +79,8 @@ impl Scanned {
             (None, lines) if ran.lines == lines => (files as f64, false),
             (None, lines) => return Err(format!("{} lines instead of {lines}", ran.lines)),
         };
-        Ok(Scanned { files: seen, seconds: ran.seconds, is_cut, walked, streams })
+        let (seconds, disk_bytes) = (ran.seconds, ran.disk_bytes);
+        Ok(Scanned { files: seen, seconds, is_cut, walked, streams, disk_bytes })
     }
 }
 
@@ -94,11 +100,23 @@ pub(super) fn cpu_seconds(pid: u32) -> f64 {
     ticks as f64 / TICKS_PER_S
 }
 
+/// A number of /proc/PID/io.
+fn io(pid: u32, key: &str) -> Option<u64> {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    io.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok())
+}
+
 /// Bytes that a process has read and written so far.
 pub(super) fn moved_bytes(pid: u32) -> u64 {
-    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let of = |key| io.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
-    of("rchar:").unwrap_or(0) + of("wchar:").unwrap_or(0)
+    io(pid, "rchar").unwrap_or(0) + io(pid, "wchar").unwrap_or(0)
+}
+
+/// Waits until a process has ended, and returns the bytes that it has read from disks: the kernel
+/// knows that until its parent has taken note of the end.
+fn disk_bytes_at_end(pid: Pid) -> Option<u64> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).ok()?;
+    io(pid.as_raw_nonzero().get().unsigned_abs(), "read_bytes")
 }
 
 /// Runs a program in a group of its own until it ends, or has taken as long as `patience`.
@@ -117,7 +135,7 @@ pub(super) fn run(
     let start = Instant::now();
     let mut child = command.spawn().map_err(failed)?;
     let (pid, mut out, mut err) = (child.id(), child.stdout.take(), child.stderr.take());
-    let group = rustix::process::Pid::from_raw(pid as i32);
+    let group = Pid::from_raw(pid as i32);
     let (resident, is_cut) = (AtomicU64::new(0), AtomicBool::new(false));
     let (ended, end) = channel::<()>();
     std::thread::scope(|scope| {
@@ -139,6 +157,7 @@ pub(super) fn run(
             said
         });
         let counted = out.as_mut().map_or(Ok((0, String::new())), count);
+        let disk_bytes = group.and_then(disk_bytes_at_end);
         let status = child.wait();
         let seconds = start.elapsed().as_secs_f64();
         drop(ended);
@@ -154,7 +173,7 @@ pub(super) fn run(
             return Err(format!("`{name}`: {status}: {said}"));
         }
         let resident = resident.load(Ordering::Relaxed);
-        Ok(Ran { seconds, lines, last, resident, is_cut })
+        Ok(Ran { seconds, lines, last, resident, disk_bytes, is_cut })
     })
 }
 
@@ -189,6 +208,8 @@ mod tests {
         let ran = shell("seq 100000; sleep 0.1", LONG).unwrap();
         assert_eq!((ran.lines, ran.last.as_str(), ran.is_cut), (100_000, "100000", false));
         assert!(ran.seconds >= 0.1 && ran.resident > 100 << 10, "{ran:?}");
+        // Some kernels do not count it.
+        assert!(ran.disk_bytes.is_some() || !std::path::Path::new("/proc/self/io").exists());
     }
 
     #[test]
@@ -202,8 +223,10 @@ mod tests {
     fn a_scan_that_misses_a_name_fails_and_one_that_was_cut_counts_in_part() {
         let amounts = ScanAmounts { files: 1000, streamed: 0 };
         let ran = |lines, is_cut, last: &str| {
-            let ran = Ran { seconds: 2.0, lines, last: last.into(), resident: 0, is_cut };
-            let scan = if last.is_empty() { TreeScan::Find } else { TreeScan::Stat };
+            let (last, disk_bytes) = (last.to_owned(), None);
+            let is_find = last.is_empty();
+            let ran = Ran { seconds: 2.0, lines, last, resident: 0, disk_bytes, is_cut };
+            let scan = if is_find { TreeScan::Find } else { TreeScan::Stat };
             Scanned::of(scan, &ran, &amounts, None).map(|scanned| (scanned.files, scanned.is_cut))
         };
         assert_eq!(ran(50, false, ""), Ok((1000.0, false)));
