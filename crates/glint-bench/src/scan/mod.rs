@@ -30,7 +30,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use streaming::FILL_MAX;
 
 /// Scan a tree of many files, with the memory of servers limited and streams beside it; and compare.
 ///
@@ -193,7 +192,7 @@ impl ScanSetting {
         // Making the files twice, and writing what is streamed.
         let making = files / MADE_PER_S + streamed / WRITTEN_PER_S;
         let rate = self.stream_rate.map_or(STREAMED_PER_S, |rate| rate.max(1) as f64);
-        let fill = (streamed / 2.0 / rate).min(FILL_MAX.as_secs_f64());
+        let fill = streamed / 2.0 / rate;
         let scans = |side: &ScanSide| {
             let (scans, is_free) = (side.scans().len() as f64, *side == ScanSide::Unlimited);
             let of = |phase: &ScanPhase| {

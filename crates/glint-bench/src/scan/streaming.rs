@@ -25,8 +25,12 @@ pub(super) const CORES: f64 = 0.5;
 /// How often its pace is brought nearer to that share: a process that waits less often for the next
 /// request takes less time for each.
 const STEPS: usize = 3;
-/// How long a scan waits at most until the load has filled the memory.
-pub(super) const FILL_MAX: Duration = Duration::from_secs(60);
+/// How many times as long as its pace says the load may take to fill the memory, and how long it
+/// may take beside.
+const FILL_TIMES: f64 = 4.0;
+const FILL_SLACK: Duration = Duration::from_secs(60);
+/// The least pace of a load that goes as fast as it can, in bytes a second.
+const FAST: u64 = 16 << 20;
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -125,6 +129,8 @@ fn write(path: &Path, bytes: u64, pace: &mut Pace) -> std::io::Result<()> {
 /// The load, as long as this is there.
 pub(super) struct Streamer {
     child: Child,
+    /// Its pace, in bytes a second.
+    pace: u64,
     /// Bytes and time when they were counted last.
     counted: (u64, Instant),
 }
@@ -148,7 +154,7 @@ impl Streamer {
         }
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().map_err(|e| format!("the streams: {e}"))?;
-        Ok(Streamer { child, counted: (0, Instant::now()) })
+        Ok(Streamer { child, pace: rate, counted: (0, Instant::now()) })
     }
 
     /// An error if it has ended by itself.
@@ -166,16 +172,36 @@ impl Streamer {
         bytes.saturating_sub(before) as f64 / (now - then).as_secs_f64()
     }
 
-    /// Waits until it has moved so many bytes, or had enough time for them.
+    /// Waits until it has moved so many bytes; an error if it does not keep its pace at all.
     pub(super) fn fill(&mut self, bytes: u64, asked: Asked<'_>) -> Result<(), String> {
-        let begun = Instant::now();
-        while moved_bytes(self.child.id()) < bytes && begun.elapsed() < FILL_MAX {
+        let (begun, limit) = (Instant::now(), fill_max(self.pace, bytes));
+        loop {
+            let moved = moved_bytes(self.child.id());
+            if moved >= bytes {
+                break;
+            }
+            if begun.elapsed() > limit {
+                return Err(format!(
+                    "streams moved {} MiB of {} MiB in {} s, and have not filled the memory: say a \
+                     lower --stream-rate, so that a scan may wait longer, or fewer --stream-bytes",
+                    moved >> 20,
+                    bytes >> 20,
+                    limit.as_secs()
+                ));
+            }
             self.check()?;
             pause(LOOK, asked)?;
         }
         self.rate();
         Ok(())
     }
+}
+
+/// How long the load may take to move so many bytes at this pace.
+fn fill_max(pace: u64, bytes: u64) -> Duration {
+    let pace = if pace == 0 { FAST } else { pace };
+    let due = bytes as f64 / pace as f64;
+    FILL_SLACK + Duration::try_from_secs_f64(due * FILL_TIMES).unwrap_or(Duration::MAX / 2)
 }
 
 impl Drop for Streamer {
@@ -256,6 +282,23 @@ mod tests {
         let begun = Instant::now();
         Pace::new(0).wait(usize::MAX);
         assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn filling_has_the_time_that_its_pace_says() {
+        assert_eq!(fill_max(10 << 20, 100 << 20), Duration::from_secs(60 + 40));
+        assert_eq!(fill_max(0, 32 << 20), Duration::from_secs(60 + 8));
+        assert!(fill_max(1, u64::MAX) > Duration::from_secs(1 << 40));
+    }
+
+    #[test]
+    fn streams_that_do_not_fill_the_memory_are_an_error() {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut streamer = Streamer { child, pace: 1, counted: (0, Instant::now()) };
+        assert_eq!(streamer.fill(u64::MAX, &|| true), Err("interrupted".into()));
+        streamer.child.kill().unwrap();
+        streamer.child.wait().unwrap();
+        assert!(streamer.fill(u64::MAX, &|| false).unwrap_err().contains("have ended"));
     }
 
     #[test]
