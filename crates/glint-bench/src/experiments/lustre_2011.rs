@@ -35,7 +35,8 @@ pub(crate) fn report(results: &ScanResults) -> Report {
     out.say(
         "*to local* is against find(1), ls(1) or du(1) on the local file system with warm caches, \
          without a limit if there is one for servers. *(cut)*: the scan was ended because it took \
-         too long; the rate is that of what it had seen.",
+         too long; the rate is that of what it had seen, or with *>=* of what it had printed, which is \
+         less: programs keep some of their output. There is no ratio of that.",
     );
     out.table(&results.rates());
     for (phase, title) in PLOTS {

@@ -11,15 +11,18 @@ use std::collections::BTreeMap;
 /// Figures of one scan, on one side, in one phase.
 #[derive(Default)]
 pub(super) struct ScanFigures {
-    /// Files in a second, of each round.
+    /// Files in a second, of each round whose scan has seen all, or has said what it had seen.
     rates: Vec<f64>,
+    /// The same of what a scan had printed when it was ended, the least of all rounds: it keeps some
+    /// of its output, so it has seen so many at least.
+    least: Option<f64>,
     /// Bytes a second that streams moved meanwhile, of each round.
     streams: Vec<f64>,
     /// Calls, where they were timed.
     walks: Vec<Walked>,
     /// Bytes that the process of the scan has read from disks, the most of all rounds.
     pub disk_bytes: Option<u64>,
-    /// It was ended in some round because it took too long: the rate is that of what it had seen.
+    /// It was ended in some round because it took too long.
     pub is_cut: bool,
     /// Why it failed in some round.
     pub failure: Option<String>,
@@ -28,16 +31,26 @@ pub(super) struct ScanFigures {
 impl ScanFigures {
     /// Adds a round.
     pub(super) fn add(&mut self, scanned: Scanned) {
-        self.rates.push(scanned.files / scanned.seconds);
+        let rate = scanned.files / scanned.seconds;
+        match scanned.is_least {
+            true => self.least = Some(self.least.map_or(rate, |least| least.min(rate))),
+            false => self.rates.push(rate),
+        }
         self.streams.extend(scanned.streams);
         self.walks.extend(scanned.walked);
         self.disk_bytes = self.disk_bytes.max(scanned.disk_bytes);
         self.is_cut |= scanned.is_cut;
     }
 
-    /// Files in a second, the median of the rounds.
+    /// Files in a second, the median of the rounds; none if that is not known of each of them.
     pub(super) fn per_s(&self) -> Option<f64> {
-        (!self.rates.is_empty()).then(|| median(self.rates.clone()))
+        let is_known = self.least.is_none() && !self.rates.is_empty();
+        is_known.then(|| median(self.rates.clone()))
+    }
+
+    /// Files in a second at least, where it is not known how many a scan had seen when it was ended.
+    pub(super) fn least_per_s(&self) -> Option<f64> {
+        self.least
     }
 
     /// Bytes a second of streams, the median of the rounds.
@@ -189,7 +202,15 @@ pub(super) mod tests {
     use super::*;
 
     fn scanned(files: f64, seconds: f64) -> Scanned {
-        Scanned { files, seconds, is_cut: false, walked: None, streams: None, disk_bytes: None }
+        Scanned {
+            files,
+            is_least: false,
+            seconds,
+            is_cut: false,
+            walked: None,
+            streams: None,
+            disk_bytes: None,
+        }
     }
 
     /// Two sides in all phases, with rates by their numbers.
@@ -255,5 +276,10 @@ pub(super) mod tests {
         assert_eq!((figures.per_s(), figures.is_cut), (Some(4.0), false));
         figures.add(Scanned { is_cut: true, streams: Some(5.0), ..scanned(1.0, 1.0) });
         assert_eq!((figures.is_cut, figures.streams()), (true, Some(5.0)));
+        assert_eq!((figures.per_s(), figures.least_per_s()), (Some(4.0), None));
+        for files in [6.0, 2.0] {
+            figures.add(Scanned { is_cut: true, is_least: true, ..scanned(files, 1.0) });
+        }
+        assert_eq!((figures.per_s(), figures.least_per_s()), (None, Some(2.0)), "no rate is wrong");
     }
 }

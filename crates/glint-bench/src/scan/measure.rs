@@ -283,8 +283,9 @@ impl Measuring<'_> {
             Ok(scanned) => {
                 let per_s = scanned.files / scanned.seconds;
                 let cut = if scanned.is_cut { ", not to its end" } else { "" };
+                let least = if scanned.is_least { ">= " } else { "" };
                 let warming = if is_counted { "" } else { " (does not count)" };
-                eprintln!("  {phase_title}: {title}: {per_s:.0} files/s{cut}{warming}");
+                eprintln!("  {phase_title}: {title}: {least}{per_s:.0} files/s{cut}{warming}");
             }
             Err(why) => eprintln!("  {phase_title}: {title}: FAILED: {why}"),
         }

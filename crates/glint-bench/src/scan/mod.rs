@@ -87,7 +87,9 @@ pub(crate) struct Args {
     /// 1G].
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     stream_bytes: Option<u64>,
-    /// Seconds after which a scan is ended, and its rate is that of what it has seen so far.
+    /// Seconds after which a scan is ended. Its rate is then that of what it had printed, as
+    /// `>= N (cut)`, without ratios: programs keep some of their output, so it has seen more. The
+    /// stat of each file says what it had seen.
     #[arg(long, value_name = "SECONDS", default_value_t = 300,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,

@@ -41,6 +41,8 @@ pub(super) struct Ran {
 pub(super) struct Scanned {
     /// Files that it has seen.
     pub files: f64,
+    /// It has seen so many at least: what it had not printed yet when it was ended is unknown.
+    pub is_least: bool,
     /// The time that it took.
     pub seconds: f64,
     /// It was ended before it had seen all.
@@ -80,7 +82,8 @@ impl Scanned {
             (None, lines) => return Err(format!("{} lines instead of {lines}", ran.lines)),
         };
         let (seconds, disk_bytes) = (ran.seconds, ran.disk_bytes);
-        Ok(Scanned { files: seen, seconds, is_cut, walked, streams, disk_bytes })
+        let is_least = is_cut && walked.is_none();
+        Ok(Scanned { files: seen, is_least, seconds, is_cut, walked, streams, disk_bytes })
     }
 }
 
@@ -227,18 +230,19 @@ mod tests {
             let is_find = last.is_empty();
             let ran = Ran { seconds: 2.0, lines, last, resident: 0, disk_bytes, is_cut };
             let scan = if is_find { TreeScan::Find } else { TreeScan::Stat };
-            Scanned::of(scan, &ran, &amounts, None).map(|scanned| (scanned.files, scanned.is_cut))
+            Scanned::of(scan, &ran, &amounts, None)
+                .map(|seen| (seen.files, seen.is_cut, seen.is_least))
         };
-        assert_eq!(ran(50, false, ""), Ok((1000.0, false)));
+        assert_eq!(ran(50, false, ""), Ok((1000.0, false, false)));
         assert_eq!(ran(49, false, ""), Err("49 lines instead of 50".into()));
-        assert_eq!(ran(25, true, ""), Ok((500.0, true)));
+        assert_eq!(ran(25, true, ""), Ok((500.0, true, true)));
         let walked = |files, is_cut| {
             format!(
                 r#"{{"files":{files},"is_cut":{is_cut},"stat_ms_max":1,"stat_ms_p99":1,"list_ms_max":1}}"#
             )
         };
-        assert_eq!(ran(1, false, &walked(1000, false)), Ok((1000.0, false)));
-        assert_eq!(ran(1, false, &walked(300, true)), Ok((300.0, true)));
+        assert_eq!(ran(1, false, &walked(1000, false)), Ok((1000.0, false, false)));
+        assert_eq!(ran(1, false, &walked(300, true)), Ok((300.0, true, false)));
         let missed = ran(1, false, &walked(999, false));
         assert_eq!(missed, Err("999 files instead of 1000".into()));
     }
