@@ -2,7 +2,7 @@
 
 use super::ScanSetting;
 use super::figures::{AllFigures, MemoryFigures};
-use super::places::{Places, drop_caches, wait_until_warm, word};
+use super::places::{Places, drop_caches, word};
 use super::programs::{self, Ran, Scanned, memory};
 use super::rows::{ScanPhase, ScanSide, TreeScan, VARIANTS};
 use super::streaming::{Paced, Streamer, calibrate};
@@ -74,7 +74,6 @@ impl Measuring<'_> {
         for phase in self.phases(true) {
             for scan in side.scans() {
                 let served = self.places.serve(&VARIANTS[variant])?;
-                wait_until_warm(&served, self.asked)?;
                 self.beside(phase, &served, &[*scan], side)?;
                 self.places.stop(&served);
             }

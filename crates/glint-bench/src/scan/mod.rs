@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// the same on the local file system that the server has its data on: xfs on a loop device, around
 /// the page cache of the disk below. Then it scans both in turns: `ls -lR`, `find -size` and a stat
 /// of each file on a fresh mount, `glint find -size` and `glint du`; locally `ls -lR`, `find -size`,
-/// stat and `du`. The lines of each are counted: a scan that misses a file fails. Servers, and local
+/// stat and `du`. The lines of each are counted: a scan with another number of them fails. Servers, and local
 /// scans, are in a control group whose memory is enough for metadata, and by far not for metadata
 /// and what is streamed; a mount and its scan are in another one.
 ///

@@ -13,7 +13,6 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 /// Where the disk is mounted, in the stage.
 const DISK: &str = "disk";
@@ -22,8 +21,6 @@ const MOUNT: &str = "mnt";
 const STREAM_MOUNT: &str = "streams";
 /// Drops what is cached, if root writes to it.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
-/// How long a server may take to read what was hot, after a start.
-const WARM_MAX: Duration = Duration::from_secs(300);
 /// Options of each server: nothing reads data by itself while it is measured.
 const SERVE: [&str; 2] = ["--scrub-bandwidth", "0"];
 
@@ -161,18 +158,6 @@ impl ScannedMount {
         let status: Value = serde_json::from_slice(&output.stdout).ok()?;
         status["client"]["cached_inodes"].as_u64()
     }
-}
-
-/// Waits until a server that has started has read what was hot, if it does so.
-pub(super) fn wait_until_warm(served: &Served, asked: Asked<'_>) -> Result<(), String> {
-    let begun = Instant::now();
-    while served.ask("status")?["warm_start"]["running"] == true && begun.elapsed() < WARM_MAX {
-        if asked() {
-            return Err("interrupted".into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 /// A directory as a word of a command.

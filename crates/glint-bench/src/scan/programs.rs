@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_that_misses_a_name_fails_and_one_that_was_cut_counts_in_part() {
+    fn a_scan_with_another_number_of_lines_fails_and_one_that_was_cut_counts_in_part() {
         let amounts = ScanAmounts { files: 1000, streamed: 0 };
         let ran = |lines, is_cut, last: &str| {
             let (last, disk_bytes) = (last.to_owned(), None);
