@@ -21,6 +21,10 @@ const NOTICE: Duration = Duration::from_secs(60);
 /// Who is killed at the limit of a client, and what to do.
 const CLIENT_KILLED: &str = "the mount or its scan at its limit: say a higher --client-memory";
 
+/// The same of local scans and streams.
+const LOCAL_KILLED: &str = "; the kernel has killed a local scan or the streams at their limit: say \
+                            a higher --memory";
+
 /// Measuring, as far as it has come.
 pub(super) struct Measuring<'a> {
     pub setting: &'a ScanSetting,
@@ -140,6 +144,7 @@ impl Measuring<'_> {
         let scan = to_scan.scan;
         let group = self.places.groups.client.clone();
         let kills = group.as_ref().map_or(0, |group| group.kills());
+        let server_kills = self.places.groups.servers.as_ref().map_or(0, |group| group.kills());
         let mut used = MemoryFigures::default();
         let mut ran = if scan.is_mounted() {
             let mount = self.places.mount(served)?;
@@ -170,9 +175,9 @@ impl Measuring<'_> {
         }
         let status = served.ask("status").map_err(|why| {
             let kills = self.places.groups.servers.as_ref().map_or(0, |group| group.kills());
-            match kills {
-                0 => why,
-                _ => "the kernel has killed the server, which needs more than its limit: say a \
+            match kills > server_kills {
+                false => why,
+                true => "the kernel has killed the server, which needs more than its limit: say a \
                       higher --memory"
                     .into(),
             }
@@ -230,8 +235,15 @@ impl Measuring<'_> {
         streamer: Option<&mut Streamer>,
     ) -> Result<(), String> {
         let place = word(&self.places.local);
+        let kills = || group.map_or(0, |group| group.kills());
+        let before = kills();
         let ran = self.run_scan(to_scan.scan, &place, group.map(Rc::as_ref));
-        self.note(to_scan, ran, streamer)
+        let explained = |why: String| match kills() > before {
+            true => format!("{why}{LOCAL_KILLED}"),
+            false => why,
+        };
+        // Streams beside it, too, have ended if the kernel has killed them.
+        self.note(to_scan, ran.map_err(explained), streamer).map_err(explained)
     }
 
     /// Runs the program of a scan.

@@ -47,7 +47,10 @@ use std::time::{Duration, Instant};
 /// dropped. The experiment lustre-2011 does both, and once more with data and metadata of the server
 /// in one cache. Printed are files in a second, ratios to warm and to the local file system, the
 /// longest stat, and the memory of processes. Needs root, xfsprogs, and the space and time that it
-/// says at its start. Ctrl-C ends it and leaves nothing.
+/// says at its start. Ctrl-C ends it and leaves nothing. After a crash (kill -9) end its servers and
+/// mounts, whose command lines name DIR/glint-stage-N, then `umount DIR/glint-stage-N/disk`,
+/// `losetup -d` the device of DIR/glint-stage-N/disk.img, remove DIR/glint-stage-N, and the control
+/// groups glint-bench-N-*.
 ///
 ///   glint bench scan --files 100000                       # warm scans, some minutes
 ///   glint bench scan --files 100000 --streams --restarts --json

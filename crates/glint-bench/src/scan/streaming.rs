@@ -77,8 +77,20 @@ impl Pace {
     }
 }
 
-/// Runs the load until somebody ends this process, or a call fails.
+/// Ends this process when the benchmark that has started it is gone.
+fn end_with_parent() {
+    let parent = rustix::process::getppid();
+    std::thread::spawn(move || {
+        while rustix::process::getppid() == parent {
+            std::thread::sleep(LOOK);
+        }
+        std::process::exit(1)
+    });
+}
+
+/// Runs the load until somebody ends this process, its parent is gone, or a call fails.
 pub(crate) fn stream(args: StreamArgs) -> CommandResult {
+    end_with_parent();
     let args = &args;
     let each = |work: fn(&Path, u64, &mut Pace) -> std::io::Result<()>, prefix: &str| {
         let mut pace = Pace::new(args.rate);
