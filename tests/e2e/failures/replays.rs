@@ -35,7 +35,7 @@ fn fill(at: &Path) {
 /// Removes what a disk that lost its power has of objects: the kernel has written them by itself if
 /// anybody on this machine has called sync(2) meanwhile.
 fn lose_objects(at: &Path) {
-    sh(at, "find objects -type f -delete");
+    sh(at, "find ost0/objects -type f -delete");
 }
 
 /// Bytes of one write.
