@@ -10,10 +10,10 @@
 
 use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
-use crate::store::passing::{Passing, Range};
+use crate::store::passing::Passing;
 use crate::store::written::Written;
 use glint_proto::Timestamp;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
@@ -73,8 +73,6 @@ pub(crate) struct ObjectFile<F: DiskFile> {
     passing: Arc<Passing>,
     /// The size when it was last seen, or [`UNKNOWN`].
     size: AtomicU64,
-    /// Bytes that pass through memory and are still there, because they were found there.
-    found: Mutex<Option<Range>>,
     written: Written,
     seal: RwLock<Seal>,
     changes: AtomicU64,
@@ -94,7 +92,6 @@ impl<F: DiskFile> ObjectFile<F> {
             file,
             passing,
             size: AtomicU64::new(UNKNOWN),
-            found: Mutex::default(),
             written: Written::default(),
             seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
@@ -160,15 +157,16 @@ impl<F: DiskFile> ObjectFile<F> {
 
     fn read_by(&self, reading: ReadMode, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
         match reading {
+            // What passes is dropped behind the reader, and that waits for the disk where its queue
+            // is full: not on a thread that waits for nothing.
+            ReadMode::InMemory if self.passes()? => Err(Errno::AGAIN),
             ReadMode::InMemory => self.file.read_cached(buffer, offset),
             ReadMode::Waiting => self.file.read(buffer, offset),
             ReadMode::AddingNone => self.read_adding_none(buffer, offset),
         }
     }
 
-    /// Reads, and checks what it got. What passes through memory is dropped after that, but for what
-    /// was found there: who reads only that may not wait for the disk, which an advice does where
-    /// its queue is full. The next one who waits drops it, too.
+    /// Reads, and checks what it got. What passes through memory is dropped after that.
     fn read_sealed(
         &self,
         seal: &Seal,
@@ -188,23 +186,10 @@ impl<F: DiskFile> ObjectFile<F> {
             }
             Seal::Unknown | Seal::Open | Seal::Leaving(_) => Ok(()),
         };
-        match reading {
-            ReadMode::InMemory if self.passes()? => self.note_found(range),
-            ReadMode::Waiting if self.passes()? => {
-                let found = self.found.lock().take().unwrap_or(range);
-                let all = (range.0.min(found.0), range.1.max(found.1));
-                self.passing.drop_read(&self.file, all, n);
-            }
-            ReadMode::InMemory | ReadMode::Waiting | ReadMode::AddingNone => {}
+        if reading == ReadMode::Waiting && self.passes()? {
+            self.passing.drop_read(&self.file, range, n);
         }
         checked.map(|()| n)
-    }
-
-    /// Notes bytes that pass through memory and were found there.
-    fn note_found(&self, range: Range) {
-        let mut found = self.found.lock();
-        let before = found.unwrap_or(range);
-        *found = Some((before.0.min(range.0), before.1.max(range.1)));
     }
 
     /// Changes the object, from the time `mtime` on; `sync` brings it to stable storage, if that
