@@ -20,7 +20,6 @@ use crate::store::object::{ObjectFile, Touches};
 use crate::store::passing::{ObjectCache, PassedBytes, Passing, Range};
 use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
 use crate::store::sealer::Sealer;
-use glint_proto::limits::OBJECT_CACHE_BYTES_MAX;
 use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -115,7 +114,8 @@ impl ObjectStore {
 }
 
 impl<D: Disk> ObjectStore<D> {
-    /// The store on a disk whose directories are there, which is called `path`.
+    /// The store on a disk whose directories are there, which is called `path`. It keeps all data in
+    /// memory, unless that is [said](ObjectStore::keeping).
     pub fn on(disk: D, path: &Path, open_files: usize, grants: Arc<SpaceGrants>) -> ObjectStore<D> {
         ObjectStore {
             object_bytes_max: disk.file_bytes_max(),
@@ -127,7 +127,7 @@ impl<D: Disk> ObjectStore<D> {
             files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
-            passing: Arc::new(Passing::new(ObjectCache::UpTo(OBJECT_CACHE_BYTES_MAX))),
+            passing: Arc::new(Passing::new(ObjectCache::All)),
             scrubber: Scrubber::default(),
         }
     }
