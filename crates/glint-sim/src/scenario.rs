@@ -410,17 +410,14 @@ impl Run {
         self.outcome.set(outcome);
     }
 
-    async fn verify(&self, shared: Option<Ino>) -> Result<(), String> {
-        let members = self.members.borrow().clone();
+    /// Looks through a client that is alive at what others have left.
+    async fn verify_by(
+        &self,
+        witness: &Member,
+        members: &[Rc<Member>],
+        shared: Option<Ino>,
+    ) -> Result<(), String> {
         let forgets = self.locks || self.outcome.get().power_losses > 0;
-        for member in members.iter().filter(|member| !member.dead.get()) {
-            for worker in &member.workers {
-                worker.verify_all().await?;
-            }
-        }
-        let Some(witness) = members.iter().find(|member| !member.dead.get()) else {
-            return Ok(());
-        };
         let contested = self.contested.borrow().clone();
         if let Some(contested) = contested {
             contested.turn(&witness.fs, &witness.dead, None, &self.troubles).await?;
@@ -438,6 +435,19 @@ impl Run {
             if found != must || tally.values().any(|n| !(0..=1).contains(n)) {
                 return Err(format!("shared names are {found:?}, their tally {tally:?}"));
             }
+        }
+        Ok(())
+    }
+
+    async fn verify(&self, shared: Option<Ino>) -> Result<(), String> {
+        let members = self.members.borrow().clone();
+        for member in members.iter().filter(|member| !member.dead.get()) {
+            for worker in &member.workers {
+                worker.verify_all().await?;
+            }
+        }
+        if let Some(witness) = members.iter().find(|member| !member.dead.get()) {
+            self.verify_by(witness, &members, shared).await?;
         }
         for member in members.iter().filter(|member| member.dead.get()) {
             self.executor.kill(member.machine);
