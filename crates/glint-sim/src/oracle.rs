@@ -142,6 +142,11 @@ impl Model {
         names.map(|(_, ino)| *ino).filter(|ino| !self.inodes[ino].is_dir).collect()
     }
 
+    /// Somebody else changes a file: nobody can say any more what it has.
+    pub(crate) fn is_lost(&mut self, ino: Ino) {
+        self.inodes.entry(ino).and_modify(|inode| inode.is_lost = true);
+    }
+
     /// A sync has returned: all that was done before it began is durable.
     pub(crate) fn synced(&mut self) {
         self.synced = self.names.keys().cloned().collect();

@@ -55,6 +55,8 @@ impl Run {
         let machines = [self.hosts.machine(head), self.hosts.machine(*other)];
         self.part_until(machines, 2 * DELAYED, false);
         let (fs, executor) = (victim.fs.clone(), self.executor.clone());
+        // Its workers may look at the file before they die.
+        worker.model.borrow_mut().is_lost(ino);
         self.executor.spawn_on(victim.machine, async move {
             // It dies amid this.
             let _ = change(&fs, &executor, ino).await;
