@@ -285,7 +285,8 @@ impl<M: Transport> Cluster<M> {
     async fn send_all_moved(&self, target: u16) -> bool {
         let moved = &self.rows.moved;
         let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
-        let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
+        // From the first failure on: before that all may have waited for members of the chain.
+        let mut patience = None;
         // What had come here when the server settled.
         let (mut settled, mut failing) = (0, None);
         while let Some(WaitingChange { number, change: waiting }) = moved.first(target) {
@@ -342,6 +343,8 @@ impl<M: Transport> Cluster<M> {
                 }
                 Some(Err(errno)) => {
                     let now = clock::now();
+                    let patience = *patience
+                        .get_or_insert_with(|| now + Duration::from_millis(REPLAY_FAILS_MS_MAX));
                     failing = Failing::again(failing, errno, now).filter(|_| now < patience);
                     match failing {
                         Some(failing) => {
