@@ -27,3 +27,4 @@ pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};
 pub use store::passing::{ObjectCache, PassedBytes};
 pub use store::scrub::{Damage, ScrubReport, ScrubStep};
+pub use store::sealer::unsealed_copies;

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an object must be left alone to get its checksums.
 pub const SEAL_IDLE: Duration = Duration::from_secs(5);
@@ -281,8 +281,9 @@ impl<D: Disk> OstSet<D> {
     }
 
     /// Begins to bring data to stable storage, and to seal objects that were left alone for `idle`,
-    /// usually [`SEAL_IDLE`]; on each OST for which that is not under way. Waits for nothing.
-    pub fn settle(&self, idle: Duration) {
+    /// usually [`SEAL_IDLE`], and since `noted`: which objects were changed before that is itself on
+    /// stable storage. On each OST for which that is not under way. Waits for nothing.
+    pub fn settle(&self, idle: Duration, noted: Instant) {
         let all = Arc::new(Settling {
             accepted: self.accepted.load(Ordering::Acquire),
             left: AtomicUsize::new(self.osts.len()),
@@ -292,7 +293,7 @@ impl<D: Disk> OstSet<D> {
         for (ost, changes) in self.osts.iter().zip(&self.changes) {
             let upto = changes.last.load(Ordering::Acquire);
             let (its, of_all) = (changes.clone(), all.clone());
-            let began = ost.settle(idle, move |is_settled| {
+            let began = ost.settle(idle, noted, move |is_settled| {
                 if is_settled {
                     its.synced.fetch_max(upto, Ordering::AcqRel);
                 }
@@ -457,7 +458,7 @@ mod tests {
         let removed = block_on(osts.destroy(&[(0, object), (7, object)]));
         assert_eq!(removed, (3, vec![object]), "there is no OST 7");
         assert!(osts.is_alone(0), "a removal is durable before it is told");
-        osts.settle(Duration::ZERO);
+        osts.settle(Duration::ZERO, clock::now() + Duration::from_secs(1));
         assert_eq!((osts.is_alone(0), osts.committed()), (false, 3));
     }
 

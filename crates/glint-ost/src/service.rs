@@ -23,7 +23,7 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Kept until a disk is done with something, however long who asked for it waits.
 pub type Kept = Box<dyn Send>;
@@ -285,18 +285,22 @@ impl<D: Disk> Ost<D> {
 
     /// Settles the store, see [`ObjectStore::settle`], and says to `done` whether that went well;
     /// unless it is being settled. Waits for nothing. Returns whether it began.
-    pub(crate) fn settle(&self, idle: Duration, done: impl FnOnce(bool) + Send + 'static) -> bool {
+    pub(crate) fn settle(
+        &self,
+        idle: Duration,
+        noted: Instant,
+        done: impl FnOnce(bool) + Send + 'static,
+    ) -> bool {
         if self.is_settling.swap(true, Ordering::AcqRel) {
             return false;
         }
         let settling = SettlingOnce(self.is_settling.clone());
         let settle = move |store: &ObjectStore<D>| {
-            let settled = store.settle(idle);
+            let settled = store.settle(idle, Some(noted));
             if let Err(error) = &settled
                 && store.failure().is_none()
             {
-                let path = store.path().display();
-                tracing::error!(%error, %path, "could not seal objects; they have no checksums yet");
+                tracing::error!(%error, path = %store.path().display(), "could not seal objects; they have no checksums yet");
             }
             done(settled.is_ok());
             drop(settling);

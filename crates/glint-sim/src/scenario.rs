@@ -214,7 +214,13 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
         let parts = object.split_once('.');
         parts.is_some_and(|(ino, stripe)| theirs.contains(ino) && !is_of_chain(stripe))
     };
-    let differing = copies.iter().find(|(object, copies)| differ(copies) && !is_theirs(object));
+    // Nobody reads an object that belongs to no file.
+    let is_left = |object: &str| {
+        let ino = object.split_once('.').and_then(|(ino, _)| u64::from_str_radix(ino, 16).ok());
+        any && ino.is_some_and(|ino| !report.files.contains_key(&Ino(ino)))
+    };
+    let is_checked = |object: &str| !is_theirs(object) && !is_left(object);
+    let differing = copies.iter().find(|(object, copies)| differ(copies) && is_checked(object));
     if let Some((object, copies)) = differing {
         let shown: Vec<_> = copies.iter().map(|(place, bytes)| (place, bytes.len())).collect();
         return Err(format!("copies of {object} differ: {shown:?}"));

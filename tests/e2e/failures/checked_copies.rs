@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::random::Random;
 use support::*;
@@ -204,6 +205,44 @@ fn wrong_copies_are_named_and_healed_and_what_the_index_names_is_outstanding() {
     one.stop(up);
     one.must_be_equal();
     assert!(one.check(&[], 0).outstanding().is_empty());
+}
+
+#[test]
+fn a_change_that_one_copy_alone_has_after_a_loss_of_power_is_found_without_a_note_of_it() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up();
+    for n in 0..FILES {
+        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
+        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
+    }
+    one.stop(up);
+    // As the kernel leaves it that has written the data back, and not the log.
+    let objects: Vec<PathBuf> = content(&osts[0]).into_keys().collect();
+    for (ost, object) in osts.iter().zip(&objects) {
+        flip(ost, object, 150_000);
+        run(Command::new("setfattr")
+            .args(["-x", "user.glint.sums"])
+            .arg(ost.join("objects").join(object)));
+    }
+    let run_once = || {
+        let up = one.up();
+        wait_until_whole(text(&mount));
+        one.stop(up);
+    };
+    run_once();
+    let differ = |object: &PathBuf| {
+        let [one, two, three] =
+            osts.each_ref().map(|ost| fs::read(ost.join("objects").join(object)));
+        let (one, two, three) = (one.unwrap(), two.unwrap(), three.unwrap());
+        one != two || two != three
+    };
+    assert_eq!(objects.iter().filter(|object| differ(object)).count(), 3, "no power was lost");
+    fs::write(one.world.data().join("boot_id"), "another one").unwrap();
+    run_once();
+    one.must_be_equal();
+    let report = one.check(&[], 0);
+    assert_eq!((report.count("objects"), report.count("copies")), (FILES, 3 * FILES));
 }
 
 #[test]

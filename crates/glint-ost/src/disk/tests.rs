@@ -3,6 +3,7 @@
 use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile, LocalDisk};
 use crate::store::object::ReadMode;
+use crate::unsealed_copies;
 use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
@@ -35,7 +36,11 @@ fn fault(operation: DiskOperation, path: &str, errno: Errno) -> Fault {
 }
 
 fn read(store: &ObjectStore<MemoryDisk>) -> std::io::Result<Vec<u8>> {
-    let Some(file) = store.file(OBJECT, None)? else { return Ok(Vec::new()) };
+    read_of(store, OBJECT)
+}
+
+fn read_of(store: &ObjectStore<MemoryDisk>, object: ObjectId) -> std::io::Result<Vec<u8>> {
+    let Some(file) = store.file(object, None)? else { return Ok(Vec::new()) };
     let mut data = vec![0; 4096];
     let n = file.checked_read(0, &mut data, ReadMode::Waiting)?;
     data.truncate(n);
@@ -132,7 +137,7 @@ fn holes_are_found_and_made() {
 fn sealed(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
     let store = store(disk);
     store.write(OBJECT, 0, &[1; 300], None, false).unwrap();
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     store.sync_all().unwrap();
     assert!(store.check(OBJECT).unwrap().is_some());
     store
@@ -297,4 +302,35 @@ fn versions_of_kernels_are_compared_by_their_numbers() {
     assert_eq!(version("7.0-rc1"), Some((7, 0)));
     assert_eq!(version("unknown"), None);
     assert!(version("6.9.1") < Some((6, 16)) && version("unknown") < Some((6, 16)));
+}
+
+#[test]
+fn copies_that_were_changed_since_they_were_sealed_are_found_after_any_loss_of_power() {
+    let copy = |ino| ObjectId { ino: Ino(ino), stripe: ObjectId::OF_CHAINS };
+    let all = [copy(1), copy(2), copy(3), ObjectId { stripe: 0, ..copy(4) }];
+    for seed in 0..SEEDS {
+        let disk = MemoryDisk::default();
+        let store = store(&disk);
+        for object in all {
+            store.write(object, 0, &[1; 300], None, false).unwrap();
+        }
+        let stores = [store];
+        assert_eq!(unsealed_copies(&stores).unwrap(), [&all[..3]], "{seed}");
+        let [store] = stores;
+        store.settle(Duration::ZERO, None).unwrap();
+        store.sync_all().unwrap();
+        let stores = [store];
+        assert_eq!(unsealed_copies(&stores).unwrap(), [[]; 1]);
+        let [store] = stores;
+        store.write(all[1], 0, &[2; 10], None, false).unwrap();
+        store.write(all[2], 300, &[3; 10], None, false).unwrap();
+        disk.lose_power(&mut dice(seed));
+        let found = unsealed_copies(&[self::store(&disk)]).unwrap().remove(0);
+        let store = self::store(&disk);
+        for object in &all[..3] {
+            let is_as_sealed = read_of(&store, *object).unwrap() == [1; 300];
+            assert!(is_as_sealed || found.contains(object), "{seed}: {object}");
+        }
+        assert!(!found.contains(&all[0]) && !found.contains(&all[3]), "{seed}");
+    }
 }

@@ -55,7 +55,7 @@ struct Entries {
 pub struct ObjectStore<D: Disk = LocalDisk> {
     grants: Arc<SpaceGrants>,
     path: PathBuf,
-    disk: D,
+    pub(super) disk: D,
     entries: Vec<Entries>,
     /// Why nothing can be called durable any more.
     failure: OnceLock<String>,
@@ -556,7 +556,7 @@ mod tests {
         };
         is_refused(store.sync(object(1)));
         is_refused(store.sync_all());
-        is_refused(store.settle(std::time::Duration::ZERO));
+        is_refused(store.settle(std::time::Duration::ZERO, None));
         is_refused(store.write(object(1), 0, b"y", None, false).map(drop));
         is_refused(store.remove(object(1)));
         assert!(store.failure().unwrap().contains("to stable storage"));

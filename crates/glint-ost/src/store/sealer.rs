@@ -1,9 +1,14 @@
 //! Settling and sealing of changed objects: within the commit interval they are on stable storage,
 //! and once they are left alone they get their checksums.
+//!
+//! Invariant: an object that has its checksums on the disk has no change there that came after them,
+//! whatever a loss of power leaves of the rest ([`ObjectFile::change`]). So those without are all that
+//! can have changed since.
 
-use crate::disk::{Disk, DiskFile};
-use crate::store::object::ObjectFile;
-use crate::store::object_store::ObjectStore;
+use crate::disk::{Disk, DiskFile, DiskResult};
+use crate::store::checksum::Sums;
+use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile};
+use crate::store::object_store::{DIRECTORIES, ObjectStore, directory_name, parse_name, path_of};
 use glint_proto::{ObjectId, clock};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -55,30 +60,31 @@ impl Sealer {
         }
     }
 
-    /// The next object that has been waiting for `idle`.
-    fn next(&self, idle: Duration) -> Option<Changed> {
+    /// The next object that has been waiting for `idle`, and since before `noted`.
+    fn next(&self, idle: Duration, noted: Option<Instant>) -> Option<Changed> {
+        let is_due = |changed: &Changed| {
+            clock::since(changed.since) >= idle && noted.is_none_or(|noted| changed.since < noted)
+        };
         let mut queue = self.queue.lock();
-        match queue.front() {
-            Some(changed) if clock::since(changed.since) >= idle => queue.pop_front(),
-            _ => None,
-        }
+        queue.front().is_some_and(is_due).then(|| queue.pop_front())?
     }
 }
 
 impl<D: Disk> ObjectStore<D> {
-    /// Brings all changes to stable storage and seals objects that nobody changed for
-    /// `idle`. To be called every commit interval, by one thread.
-    pub fn settle(&self, idle: Duration) -> io::Result<()> {
+    /// Brings all changes to stable storage and seals objects that nobody changed for `idle`, nor
+    /// since the time `noted`; without that, as before an end of the process, also what was changed
+    /// just now. To be called every commit interval, by one thread.
+    pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         loop {
             let mut quiet: Vec<Quiet<D::File>> = Vec::new();
             let mut again = Vec::new();
             while quiet.len() < batch
-                && let Some(mut changed) = self.sealer.next(idle)
+                && let Some(mut changed) = self.sealer.next(idle, noted)
             {
                 let Some(file) = self.file(changed.object, None)? else { continue };
                 let changes = file.settled();
-                if changes == changed.changes || idle.is_zero() {
+                if changes == changed.changes || noted.is_none() {
                     file.keep_mtime()?;
                     quiet.push(Quiet { object: changed.object, file, changes });
                 } else {
@@ -129,6 +135,46 @@ impl<D: Disk> ObjectStore<D> {
         let sizes = queue.iter().map(|c| self.stat(c.object).ok().flatten().map_or(0, |o| o.size));
         let total: u64 = sizes.sum();
         drop(queue);
-        if total > LAST_BYTES_MAX { self.sync_all() } else { self.settle(Duration::ZERO) }
+        if total > LAST_BYTES_MAX { self.sync_all() } else { self.settle(Duration::ZERO, None) }
     }
+    /// See [`unsealed_copies`].
+    fn unsealed_copies(&self) -> io::Result<Vec<ObjectId>> {
+        let mut found = Vec::new();
+        for shard in 0..DIRECTORIES {
+            let names = self.disk.names(&directory_name(shard))?;
+            let objects = names.iter().filter_map(|name| name.to_str().and_then(parse_name));
+            found.extend(objects.filter(|object| object.is_of_chain() && !self.is_sealed(*object)));
+        }
+        Ok(found)
+    }
+
+    /// Whether an object is known to be as its checksums are, or gone.
+    fn is_sealed(&self, object: ObjectId) -> bool {
+        let look = || -> DiskResult<bool> {
+            let file = self.disk.open_to_read(&path_of(object))?;
+            let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
+            let len = file.attribute(ATTRIBUTE, &mut value)?;
+            let size = Sums::decode(&value[..len]).map(|sums| sums.size());
+            Ok(size == Some(file.stat()?.size))
+        };
+        match look() {
+            Ok(is_sealed) => is_sealed,
+            Err(errno) => errno == rustix::io::Errno::NOENT,
+        }
+    }
+}
+
+/// Objects with copies, of each store, that have no checksums on the disk or none that this version
+/// reads: all that were changed since they were sealed, also if nobody remembers that. Where disks make
+/// one wait, nobody waits for that of another store.
+pub fn unsealed_copies<D: Disk>(stores: &[ObjectStore<D>]) -> io::Result<Vec<Vec<ObjectId>>> {
+    if !D::WAITS {
+        return stores.iter().map(ObjectStore::unsealed_copies).collect();
+    }
+    std::thread::scope(|scope| {
+        let look = |store| scope.spawn(move || ObjectStore::unsealed_copies(store));
+        let looks: Vec<_> = stores.iter().map(look).collect();
+        let ended = |_| io::Error::other("the thread that looks for objects has ended");
+        looks.into_iter().map(|look| look.join().map_err(ended)?).collect()
+    })
 }

@@ -22,6 +22,6 @@ pub(super) fn open(
         Ok::<_, OstError>(store.keeping(settings.object_cache))
     };
     let stores = (0..data.osts()).map(store).collect::<Result<Vec<_>, _>>()?;
-    let osts = start_osts(data, stores, grants, settings);
+    let osts = start_osts(data, stores, grants, settings, data.is_after_loss());
     Ok(osts.map_err(|reason| data.give_up(&reason))?)
 }

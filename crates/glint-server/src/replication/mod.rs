@@ -57,6 +57,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use takeover::doubts::{Doubts, Wanted};
+use takeover::unsealed::Unsealed;
+pub(crate) use touched::stopped::note_unsealed;
 pub use touched::stopped::{StoppedLogs, note_missing};
 use touched::{TouchedCount, TouchedLog, UNNUMBERED};
 
@@ -106,6 +108,8 @@ pub(crate) struct Replication {
     doubts: Doubts,
     /// Objects whose copies may differ after a crash, by chain.
     recent: TouchedLog,
+    /// Which of them, found without checksums after a loss of power, are noted by their chains.
+    unsealed: Unsealed,
     /// Changes that absent members lack, by chain and member.
     pending: TouchedLog,
     healing: HealControl,
@@ -169,6 +173,7 @@ impl Replication {
             size_limits: SizeLimits::default(),
             doubts: Doubts::default(),
             recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
+            unsealed: Unsealed::default(),
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
             healing: HealControl::new(heal_bandwidth),
             peers: Mutex::default(),
@@ -289,6 +294,7 @@ impl Replication {
     ) {
         rows.iter().for_each(|row| self.adopt(here, row));
         self.rows.said(rows, change, everywhere);
+        self.unsealed.rows_are_known();
     }
 
     /// There is this row.
@@ -352,6 +358,8 @@ impl Replication {
                 self.take_row(here, &row)?;
                 let target = row.id.target();
                 self.rows.until_quiet(target).await;
+                // It is asked again where the MDS does not say which those are.
+                self.name_unsealed(here, &row).await.map_err(|_| Errno::EREMCHG)?;
                 match self.rows.get(target) {
                     Some(known) if known.version == row.version => {}
                     _ => return Err(Errno::EREMCHG),
@@ -461,6 +469,7 @@ impl Replication {
             return false;
         }
         self.settle_if_due(here).await;
+        self.forget_unsealed(here);
         let is_more = self.heal(here).await;
         let shrunk = self.recent.shrink().await.and(self.pending.shrink().await);
         if let Err(errno) = shrunk {

@@ -8,9 +8,10 @@
 //! - What is reported as durable does not wait for an OST that no chain has written, unless that has
 //!   changes of objects without copies.
 //!
-//! A change is brought to stable storage only after the record that its object was changed. (The
-//! kernel, which may write back data by itself, takes files in the order in which they became
-//! dirty: the log first.)
+//! A change is usually on stable storage only after the record that its object was changed. Where it
+//! is not, because it came between the two or the kernel has written back the data by itself, a loss
+//! of power may leave the change alone: then its object is found by itself
+//! ([`unsealed`](super::takeover::unsealed)).
 
 use super::rows::Settling;
 use super::{Here, Replication};
@@ -98,8 +99,10 @@ impl Replication {
 
     /// Begins to do it, and to seal objects that were left alone for `idle`.
     pub(crate) async fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
+        // What has its checksums is not found after a loss of power: it is noted for certain.
+        let noted = clock::now();
         match self.recent.sync().await {
-            Ok(()) => osts.settle(idle),
+            Ok(()) => osts.settle(idle, noted),
             Err(errno) => {
                 tracing::error!(%errno, "could not settle the log of changed objects; it is tried again");
             }

@@ -7,6 +7,7 @@
 mod decide;
 pub(super) mod doubts;
 mod lost;
+pub(super) mod unsealed;
 
 use super::rows::Told;
 use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};
@@ -51,6 +52,7 @@ impl Replication {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         self.rows.until_quiet(chain.target).await;
         let undecided = self.rows.undecided(chain.target);
+        self.name_unsealed(here, row).await?;
         let elsewhere: Vec<u16> =
             row.written().filter(|member| here.index(*member).is_none()).collect();
         let mut all = self.recent.list((chain.target, 0));

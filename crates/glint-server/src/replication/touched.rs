@@ -49,6 +49,15 @@ pub(super) type Tag = (u32, u64);
 /// Stands for the next number of version 0.
 pub(super) const UNNUMBERED: Tag = (0, 0);
 
+/// Stands for the chain, which is not known, of objects that were found without checksums after a loss
+/// of power ([`unsealed`](super::takeover::unsealed)); beside it is the index of their OST.
+const UNSEALED: u16 = u16::MAX;
+
+/// Key of objects that were found so on an OST here.
+pub(super) fn unsealed(index: u16) -> Key {
+    (UNSEALED, index)
+}
+
 /// Records of a log before it is written anew, if most are of no more use.
 const RECORDS_MAX: usize = 1 << 14;
 

@@ -13,7 +13,7 @@ use glint_net::{Address, Service, SimulatedServer, host};
 use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use glint_ost::{ObjectStore, OstSet, SEAL_IDLE, SpaceGrants};
 use glint_proto::{Errno, Ino, Layout, ObjectId};
-use glint_server::{Drawn, MdsServer, Oss, Round, Settings, start_osts};
+use glint_server::{Drawn, MdsServer, Oss, Records as _, Round, Settings, start_osts};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -127,14 +127,12 @@ impl Hosts {
     /// Loses any part of the objects that was not synced, and the records that were not.
     pub(crate) fn lose_objects(&self, host: usize) {
         let host = &self.hosts[host];
-        // The kernel writes back the log before what it is about.
+        // The kernel writes back what it likes first: the logs, or what they are about.
         let keeps_logs = self.layout.replicas > 1 && self.executor.one_in(2);
-        let loses_all = self.layout.replicas > 1 && !keeps_logs;
         host.records.lose(keeps_logs);
         host.lost.set(Some(self.executor.now()));
         for disk in &host.disks {
-            let mut decide = |limit| if loses_all { 0 } else { self.executor.below(limit) };
-            disk.lose_power(&mut decide);
+            disk.lose_power(&mut |limit| self.executor.below(limit));
         }
     }
 
@@ -257,7 +255,9 @@ impl Hosts {
         loop {
             let grants = Arc::<SpaceGrants>::default();
             let stores = the_host.stores(&grants);
-            match start_osts(&*the_host.records, stores, grants, &Settings::default()) {
+            let records = &*the_host.records;
+            let after_loss = records.is_after_loss();
+            match start_osts(records, stores, grants, &Settings::default(), after_loss) {
                 Ok(osts) => return osts,
                 // The process ends, and is started again.
                 Err(reason) => tracing::debug!(reason, "the OSTs do not start"),

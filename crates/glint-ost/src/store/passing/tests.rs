@@ -236,7 +236,7 @@ fn the_limit_is_about_the_size_at_the_time_of_the_call() {
     store.truncate(OBJECT, 2 * MIB as u64).unwrap();
     read_from(&store, 100);
     assert_eq!(passed(), (200, 11));
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     assert!(store.passing().take_later().is_empty());
 }
 
@@ -272,7 +272,7 @@ fn what_passes_is_read_as_it_was_written() {
             assert_eq!(file.checked_read(0, &mut read, reading).unwrap(), data.len());
             assert!(read == data);
             // The second time it is sealed, and only on the disk.
-            store.settle(Duration::ZERO).unwrap();
+            store.settle(Duration::ZERO, None).unwrap();
         }
         let passed = store.passed().1;
         assert_eq!((passed.written, passed.read >= 6_000_000), (2_949_999, true), "{passed:?}");
@@ -286,15 +286,15 @@ fn a_stream_is_sealed_without_reading_it() {
         write_to(&store, at * MIB, MIB);
     }
     write_to(&store, 8 * MIB, 5);
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     let PassedBytes { read, .. } = store.passed().1;
     assert_eq!(read, 5, "only the end");
     assert!(store.check(OBJECT).unwrap().is_some(), "it is sealed, and right");
     write_to(&store, 3 * MIB, MIB);
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     assert!(store.check(OBJECT).unwrap().is_some(), "the rest is read again");
     store.allocate(OBJECT, libc::FALLOC_FL_PUNCH_HOLE | 1, 0, 100).unwrap();
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     assert!(store.check(OBJECT).unwrap().is_some());
 }
 
@@ -330,10 +330,10 @@ fn what_many_write_at_once_is_sealed_right() {
             }
             // Seals come between, and are broken again.
             for _ in 0..5 {
-                store.settle(Duration::ZERO).unwrap();
+                store.settle(Duration::ZERO, None).unwrap();
             }
         });
-        store.settle(Duration::ZERO).unwrap();
+        store.settle(Duration::ZERO, None).unwrap();
         assert!(store.check(OBJECT).unwrap().is_some(), "round {round}");
     }
 }

@@ -52,7 +52,7 @@ fn filled<D: Disk>(store: &ObjectStore<D>) -> u64 {
         store.write(object(ino), 0, &data, None, false).unwrap();
         all += len as u64;
     }
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     all
 }
 
@@ -125,7 +125,7 @@ fn what_is_written_meanwhile_is_not_damage() {
                 let at = (len / 2).max(round * 70_919 % len);
                 writing.write(object(ino), at, &round.to_le_bytes(), None, false).unwrap();
             }
-            writing.settle(Duration::ZERO).unwrap();
+            writing.settle(Duration::ZERO, None).unwrap();
             written.store(round, Ordering::Relaxed);
         }
     });
@@ -214,7 +214,7 @@ fn what_is_kept_and_logged_of_a_pass_is_bounded_and_its_damage_counted() {
     for ino in 1..=objects {
         store.write(object(ino), 0, b"x", None, false).unwrap();
     }
-    store.settle(Duration::ZERO).unwrap();
+    store.settle(Duration::ZERO, None).unwrap();
     disk.fail(Fault::new(DiskOperation::Read, "", EIO, ALWAYS));
     for _ in 0..2 {
         let (_, report) = scrub(&store);

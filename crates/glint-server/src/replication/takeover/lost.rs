@@ -130,9 +130,12 @@ impl Replication {
         Ok(found.is_some_and(|(at, unit)| !is_noted(&noted, at, unit)))
     }
 
-    /// Parts of an object that are noted as recent, in their order.
+    /// Parts of an object that are noted as recent, in their order. An object that is noted from its
+    /// begin to its end was found without checksums after a loss of power: that says nothing about what
+    /// is stable in it ([`unsealed`](super::unsealed)).
     fn noted_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
         let mut noted = self.recent.parts_of((row.id.target(), 0), object);
+        noted.retain(|part| *part != Touched::whole(object));
         noted.sort_unstable_by_key(|part| part.start);
         noted
     }
@@ -158,7 +161,7 @@ fn is_noted(noted: &[Touched], at: u64, unit: u64) -> bool {
 }
 
 /// The last object that there can be before this one.
-fn before(ObjectId { ino, stripe }: ObjectId) -> ObjectId {
+pub(super) fn before(ObjectId { ino, stripe }: ObjectId) -> ObjectId {
     match stripe.checked_sub(1) {
         Some(stripe) => ObjectId { ino, stripe },
         None => ObjectId { ino: Ino(ino.0.saturating_sub(1)), stripe: u16::MAX },

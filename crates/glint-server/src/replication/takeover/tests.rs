@@ -4,6 +4,7 @@ use super::merged;
 use crate::replication::copy::PIECE;
 use crate::replication::takeover::doubts::Wanted;
 use crate::replication::tests::World;
+use crate::replication::touched::{UNNUMBERED, unsealed};
 use futures_lite::future::block_on;
 use glint_proto::chain::{Destination, MemberState, Touched};
 use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
@@ -314,4 +315,66 @@ fn what_was_acknowledged_not_long_ago_is_not_removed_where_the_head_has_lost_it(
             assert_eq!(world.read(ost, OBJECT, 0, 9), b"good", "OST {ost}");
         }
     }
+}
+
+/// Three members, of which the second has other bytes than the others, in an object that it has found
+/// without checksums after a loss of power.
+fn found_unsealed() -> Arc<World> {
+    let world = World::new(&[SERVING; 3]);
+    for (ost, byte) in [(0, b"a"), (1, b"b"), (2, b"a")] {
+        world.write(ost, OBJECT, 0, byte);
+        world.write(ost, OTHER, 0, byte);
+    }
+    world.files.lock().insert(OBJECT);
+    let found = [OBJECT, OTHER].map(Touched::whole).into_iter();
+    block_on(world.server(1).recent.touch_all(unsealed(0), found, UNNUMBERED)).unwrap();
+    world
+}
+
+#[test]
+fn objects_of_a_chain_that_a_member_has_found_unsealed_are_made_equal() {
+    let world = found_unsealed();
+    *world.mds_fails.lock() = Some(Errno::EAGAIN);
+    block_on(world.server(0).take_over(world.here(0)));
+    assert_eq!(read_at(&world, 0, OBJECT, 1), Err(Errno::EREMCHG), "which it are is not known");
+    assert_eq!(world.row().readable().count(), 3, "nobody is to blame for that");
+    *world.mds_fails.lock() = None;
+    block_on(world.server(0).take_over(world.here(0)));
+    assert_eq!(read_at(&world, 1, OBJECT, 1).unwrap(), b"a");
+    decide_all(&world, 0);
+    assert_eq!(world.read(1, OTHER, 0, 1), b"b", "it is of another chain");
+}
+
+#[test]
+fn a_member_that_is_synced_gets_what_it_has_found_unsealed() {
+    let world = found_unsealed();
+    world.next_row(|row| row.members[1].state = MemberState::Offline);
+    block_on(world.server(0).take_over(world.here(0)));
+    assert_eq!(world.read(1, OBJECT, 0, 1), b"b");
+    // The head goes on, and asks for it then.
+    world.next_row(|row| row.members[1].state = MemberState::Syncing);
+    while block_on(world.server(0).heal(world.here(0))) {}
+    assert_eq!(world.row().readable().count(), 3);
+    assert_eq!(
+        (world.read(1, OBJECT, 0, 1), world.read(1, OTHER, 0, 1)),
+        (b"a".into(), b"b".into())
+    );
+}
+
+#[test]
+fn what_was_found_unsealed_is_forgotten_once_all_chains_have_noted_it() {
+    let world = found_unsealed();
+    let (server, here) = (world.server(1), world.here(1));
+    let is_left = || {
+        server.forget_unsealed(here);
+        !server.recent.is_empty(unsealed(0))
+    };
+    assert!(is_left());
+    block_on(server.name_unsealed(here, &world.row())).unwrap();
+    assert!(is_left(), "there may be rows that are not known here");
+    server.said(here, &[world.row()], 1, 1);
+    assert!(!is_left());
+    let target = world.version().target;
+    assert_eq!(server.recent.list((target, 0)), [Touched::whole(OBJECT)]);
+    assert!(!block_on(server.name_unsealed(here, &world.row())).unwrap(), "it is over");
 }

@@ -5,6 +5,7 @@
 
 use super::record::{RECORD_BYTES, decode, encode};
 use super::sets::TouchedSets;
+use super::{UNSEALED, unsealed};
 use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
@@ -53,6 +54,27 @@ pub fn note_missing(
         bytes.extend_from_slice(&encode((*target, *ost), Touched::whole(*object)));
     }
     records.replace_log(ServerLog::Pending, &bytes)
+}
+
+/// Notes at a server which objects of each of its OSTs were found without checksums, and forgets those
+/// that were found before.
+pub(crate) fn note_unsealed(
+    logs: &(impl LogStore + ?Sized),
+    found: &[Vec<ObjectId>],
+) -> Result<(), RecordsError> {
+    let before = logs.read_log(ServerLog::Recent)?;
+    let mut bytes = Vec::with_capacity(before.len());
+    for record in before.chunks_exact(RECORD_BYTES) {
+        if decode(record).is_none_or(|((target, _), _)| target != UNSEALED) {
+            bytes.extend_from_slice(record);
+        }
+    }
+    for (index, objects) in (0..).zip(found) {
+        for object in objects {
+            bytes.extend_from_slice(&encode(unsealed(index), Touched::whole(*object)));
+        }
+    }
+    logs.replace_log(ServerLog::Recent, &bytes)
 }
 
 #[cfg(test)]
