@@ -276,8 +276,7 @@ impl<D: Disk> Ost<D> {
     pub async fn commit_all(&self) -> FsResult<()> {
         let done = match D::WAITS {
             true => self.apart(CallKind::Flush, Apart::default(), ObjectStore::sync_all).await,
-            // At once: what is noted elsewhere of changes is on stable storage before them, and no
-            // simulated disk orders that as a kernel does.
+            // At once: a simulated disk has no threads.
             false => self.store.sync_all(),
         };
         done.map_err(|e| Errno::from_io(&e))

@@ -1,9 +1,8 @@
 //! The start of the OSTs of a server.
 //!
 //! Invariants:
-//! - Which objects were changed is on stable storage before the changes are, also of those that a
-//!   process before this one has left in the caches of the kernel. (Logs and data may be on different
-//!   disks.)
+//! - What a process before this one has left in the caches of the kernel is brought to stable storage
+//!   after the logs of which objects it changed. (Logs and data may be on different disks.)
 //! - After a loss of power, which may have left a change and not the note of it, all objects with copies
 //!   that were changed since they were sealed are noted.
 
@@ -29,6 +28,7 @@ pub fn start_osts<D: Disk>(
     }
     if after_loss || settings.after_power_loss {
         let begun = clock::now();
+        tracing::info!("power was lost: looking for copies that were changed before");
         let found = unsealed_copies(&stores)
             .map_err(|error| format!("looking for objects that were changed: {error}"))?;
         note_unsealed(logs, &found).map_err(|error| error.to_string())?;
@@ -109,6 +109,11 @@ mod tests {
         assert_eq!(start(false), 0);
         let noted = start(true);
         assert!(noted > 0);
+        assert_eq!(start(true), noted);
+        // They may be sealed before anybody knows of their chains.
+        let sealed = store();
+        sealed.write(object, 0, b"more", None, false).unwrap();
+        sealed.settle_last().unwrap();
         assert_eq!(start(true), noted);
     }
 }

@@ -285,7 +285,7 @@ impl<M: Transport> Cluster<M> {
     async fn send_all_moved(&self, target: u16) -> bool {
         let moved = &self.rows.moved;
         let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
-        // From the first failure on: before that all may have waited for members of the chain.
+        // From a failure on that comes after what went well, or after a wait for members of the chain.
         let mut patience = None;
         // What had come here when the server settled.
         let (mut settled, mut failing) = (0, None);
@@ -336,8 +336,9 @@ impl<M: Transport> Cluster<M> {
                     failing = None;
                     moved.remove(target, number);
                 }
-                None => {}
+                None => patience = None,
                 Some(Err(Errno::EREMCHG)) => {
+                    patience = None;
                     // A failure to ask is one to be told later.
                     let _ = self.ask_rows(retry.pause(false)).await;
                 }

@@ -6,7 +6,7 @@ use crate::store::object::ReadMode;
 use crate::unsealed_copies;
 use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
-use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
+use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest, clock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -332,5 +332,42 @@ fn copies_that_were_changed_since_they_were_sealed_are_found_after_any_loss_of_p
             assert!(is_as_sealed || found.contains(object), "{seed}: {object}");
         }
         assert!(!found.contains(&all[0]) && !found.contains(&all[3]), "{seed}");
+    }
+}
+
+/// A store that keeps one object open, and has more than one.
+fn store_of_one(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
+    ObjectStore::on(disk.clone(), Path::new("ost"), 1, Arc::default())
+}
+
+#[test]
+fn what_was_changed_after_it_was_noted_is_not_sealed() {
+    let other = ObjectId { ino: Ino(99), stripe: 0 };
+    for is_closed in [false, true] {
+        let disk = MemoryDisk::default();
+        let store = store_of_one(&disk);
+        let write = |object, byte| store.write(object, 0, &[byte; 300], None, false).unwrap();
+        let is_sealed = || store.check(OBJECT).unwrap().is_some();
+        let settle = |noted| store.settle(Duration::ZERO, Some(noted)).unwrap();
+        write(OBJECT, 1);
+        let noted = clock::now();
+        std::thread::sleep(Duration::from_millis(1));
+        if is_closed {
+            write(other, 1);
+        }
+        write(OBJECT, 2);
+        settle(noted);
+        assert!(!is_sealed(), "{is_closed}");
+        // It is once it is noted, also if it was closed in between.
+        for _ in 0..3 {
+            if is_closed {
+                write(other, 2);
+            }
+            settle(clock::now() + Duration::from_secs(1));
+        }
+        assert!(is_sealed(), "{is_closed}");
+        write(OBJECT, 3);
+        settle(noted);
+        assert!(!is_sealed());
     }
 }

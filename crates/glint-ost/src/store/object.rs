@@ -67,6 +67,16 @@ pub(crate) enum ReadMode {
 /// Size of an object that was not asked for yet.
 const UNKNOWN: u64 = u64::MAX;
 
+/// Objects that were ever opened, for the numbers of their changes.
+static OPENED: AtomicU64 = AtomicU64::new(1);
+/// Bits of such a number that count the changes of one open file.
+const CHANGES_BITS: u32 = 32;
+
+/// Whether a number of changes says that there was none since the object was opened.
+pub(crate) fn is_unchanged(changes: u64) -> bool {
+    changes & ((1 << CHANGES_BITS) - 1) == 0
+}
+
 /// An open object.
 pub(crate) struct ObjectFile<F: DiskFile> {
     file: F,
@@ -75,7 +85,10 @@ pub(crate) struct ObjectFile<F: DiskFile> {
     size: AtomicU64,
     written: Written,
     seal: RwLock<Seal>,
+    /// How often it was changed, from a number on that no other open file has had.
     changes: AtomicU64,
+    /// Whether it was changed since it was opened or sealed: then it waits to be sealed.
+    is_queued: AtomicBool,
     /// Times in nanoseconds of the last change through this open file; 0 if the file
     /// knows. The file's own clock is too coarse: it would put a write before a
     /// create that came first.
@@ -94,7 +107,8 @@ impl<F: DiskFile> ObjectFile<F> {
             size: AtomicU64::new(UNKNOWN),
             written: Written::default(),
             seal: RwLock::new(Seal::Unknown),
-            changes: AtomicU64::new(0),
+            changes: AtomicU64::new(OPENED.fetch_add(1, Ordering::Relaxed) << CHANGES_BITS),
+            is_queued: AtomicBool::new(false),
             mtime: AtomicI64::new(0),
             ctime: AtomicI64::new(0),
             mtime_changed: AtomicBool::new(false),
@@ -193,15 +207,15 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 
     /// Changes the object, from the time `mtime` on; `sync` brings it to stable storage, if that
-    /// has to be before. Returns what `work` returned and whether this is the first change since
-    /// the object was sealed or opened.
+    /// has to be before. Returns what `work` returned and, if this is the first change since the
+    /// object was sealed or opened, its number.
     pub(crate) fn change<T>(
         &self,
         touches: Touches,
         mtime: Timestamp,
         work: impl FnOnce(&F) -> io::Result<T>,
         sync: impl Fn(&F) -> io::Result<()>,
-    ) -> io::Result<(io::Result<T>, bool)> {
+    ) -> io::Result<(io::Result<T>, Option<u64>)> {
         loop {
             let seal = self.seal.read();
             let is_off = match *seal {
@@ -210,7 +224,7 @@ impl<F: DiskFile> ObjectFile<F> {
                 Seal::Unknown | Seal::Sealed(_) => false,
             };
             if is_off {
-                let before = self.changes.fetch_add(1, Ordering::AcqRel);
+                let number = self.changes.fetch_add(1, Ordering::AcqRel) + 1;
                 // Before: nobody may see the time at which the file system does it.
                 self.mtime.store(nanos(mtime), Ordering::Relaxed);
                 // What was written behind was changed when its program wrote it, and that one was
@@ -230,7 +244,8 @@ impl<F: DiskFile> ObjectFile<F> {
                         *seal = Seal::Open;
                     }
                 }
-                return Ok((result, before == 0));
+                let is_first = !self.is_queued.swap(true, Ordering::AcqRel);
+                return Ok((result, is_first.then_some(number)));
             }
             drop(seal);
             self.unseal(touches, &sync)?;
@@ -246,7 +261,6 @@ impl<F: DiskFile> ObjectFile<F> {
             Seal::Sealed(sums) => {
                 let size = sums.size();
                 self.file.remove_attribute(ATTRIBUTE)?;
-                self.changes.store(0, Ordering::Release);
                 *seal = Seal::Leaving(size);
                 size
             }
@@ -351,7 +365,7 @@ impl<F: DiskFile> ObjectFile<F> {
             return Ok(false);
         }
         self.file.set_attribute(ATTRIBUTE, &sums.encode())?;
-        self.changes.store(0, Ordering::Release);
+        self.is_queued.store(false, Ordering::Release);
         self.written.reset();
         *seal = Seal::Sealed(sums);
         Ok(true)
@@ -430,8 +444,8 @@ mod tests {
             let work = |fd: &OwnedFd| Ok(rustix::io::pwrite(fd, b"new", at)?);
             one.change(Touches::From(at), Timestamp::now(), work, |_| Ok(())).unwrap().1
         };
-        assert!(write(5), "the first change is reported");
-        assert!(!write(5));
+        assert!(write(5).is_some(), "the first change is reported");
+        assert!(write(5).is_none());
         let before = one.settled();
         write(9);
         assert!(!one.seal(before).unwrap(), "it changed in the meantime");
@@ -442,7 +456,7 @@ mod tests {
         assert!(again.check().is_err());
         let mut buffer = [0u8; 3];
         assert!(again.checked_read(100, &mut buffer, ReadMode::Waiting).is_err());
-        assert!(write(5), "the first change after a seal is reported");
+        assert!(write(5).is_some(), "the first change after a seal is reported");
         assert!(!is_sealed(&file));
         drop(one);
         let reopened = object(&file);

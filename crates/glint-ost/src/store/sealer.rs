@@ -7,11 +7,11 @@
 
 use crate::disk::{Disk, DiskFile, DiskResult};
 use crate::store::checksum::Sums;
-use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile};
+use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile, is_unchanged};
 use crate::store::object_store::{DIRECTORIES, ObjectStore, directory_name, parse_name, path_of};
 use glint_proto::{ObjectId, clock};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,8 @@ const BATCH_MAX: usize = 256;
 const LAST_BYTES_MAX: u64 = 4 << 30;
 
 struct Changed {
+    /// Number of the entry.
+    number: u64,
     since: Instant,
     object: ObjectId,
     /// Number of its changes when it was last looked at.
@@ -31,16 +33,69 @@ struct Changed {
 
 /// An object that nobody changes any more, with the number of its changes.
 struct Quiet<F: DiskFile> {
-    object: ObjectId,
+    entry: Changed,
     file: Arc<ObjectFile<F>>,
     changes: u64,
 }
 
-/// Objects that changed since they were sealed, in order of time.
+/// Objects that changed since they were sealed.
 #[derive(Default)]
 pub(crate) struct Sealer {
     dirty: AtomicBool,
-    queue: Mutex<VecDeque<Changed>>,
+    queue: Mutex<SealQueue>,
+}
+
+/// They in order of time.
+#[derive(Default)]
+struct SealQueue {
+    entries: VecDeque<Changed>,
+    /// Number of the last entry of each object. One that was closed and opened again has more: those
+    /// before the last one know nothing of its last changes.
+    last: HashMap<ObjectId, u64>,
+    numbers: u64,
+}
+
+impl SealQueue {
+    fn push(&mut self, object: ObjectId, changes: u64) {
+        self.numbers += 1;
+        let (number, since) = (self.numbers, clock::now());
+        self.last.insert(object, number);
+        self.entries.push_back(Changed { number, since, object, changes });
+    }
+
+    fn is_last(&self, entry: &Changed) -> bool {
+        self.last.get(&entry.object) == Some(&entry.number)
+    }
+
+    /// The next object that has been waiting for `idle`, and since before `noted`.
+    fn next(&mut self, idle: Duration, noted: Option<Instant>) -> Option<Changed> {
+        loop {
+            let front = self.entries.front()?;
+            let is_due =
+                clock::since(front.since) >= idle && noted.is_none_or(|noted| front.since < noted);
+            if !is_due {
+                return None;
+            }
+            let entry = self.entries.pop_front()?;
+            if self.is_last(&entry) {
+                return Some(entry);
+            }
+        }
+    }
+
+    /// An object that was taken is to wait once more, if no change has queued it meanwhile.
+    fn again(&mut self, entry: &Changed, changes: u64) {
+        if self.is_last(entry) {
+            self.push(entry.object, changes);
+        }
+    }
+
+    /// An object that was taken is done.
+    fn done(&mut self, entry: &Changed) {
+        if self.is_last(entry) {
+            self.last.remove(&entry.object);
+        }
+    }
 }
 
 impl Sealer {
@@ -51,22 +106,13 @@ impl Sealer {
         }
     }
 
-    /// An object changes, for the first time since it was sealed or opened if `first`.
-    pub(crate) fn note(&self, object: ObjectId, first: bool) {
+    /// An object changes; with the number of the change if it is the first one since the object was
+    /// sealed or opened.
+    pub(crate) fn note(&self, object: ObjectId, first: Option<u64>) {
         self.touch();
-        if first {
-            let since = clock::now();
-            self.queue.lock().push_back(Changed { since, object, changes: 1 });
+        if let Some(changes) = first {
+            self.queue.lock().push(object, changes);
         }
-    }
-
-    /// The next object that has been waiting for `idle`, and since before `noted`.
-    fn next(&self, idle: Duration, noted: Option<Instant>) -> Option<Changed> {
-        let is_due = |changed: &Changed| {
-            clock::since(changed.since) >= idle && noted.is_none_or(|noted| changed.since < noted)
-        };
-        let mut queue = self.queue.lock();
-        queue.front().is_some_and(is_due).then(|| queue.pop_front())?
     }
 }
 
@@ -78,22 +124,24 @@ impl<D: Disk> ObjectStore<D> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         loop {
             let mut quiet: Vec<Quiet<D::File>> = Vec::new();
-            let mut again = Vec::new();
-            while quiet.len() < batch
-                && let Some(mut changed) = self.sealer.next(idle, noted)
-            {
-                let Some(file) = self.file(changed.object, None)? else { continue };
+            while quiet.len() < batch {
+                let next = self.sealer.queue.lock().next(idle, noted);
+                let Some(entry) = next else { break };
+                let Some(file) = self.file(entry.object, None)? else {
+                    self.sealer.queue.lock().done(&entry);
+                    continue;
+                };
                 let changes = file.settled();
-                if changes == changed.changes || noted.is_none() {
+                // One that was opened again since then, and not changed: any change would have queued
+                // it anew.
+                let is_opened = is_unchanged(changes) && is_unchanged(entry.changes);
+                if changes == entry.changes || is_opened || noted.is_none() {
                     file.keep_mtime()?;
-                    quiet.push(Quiet { object: changed.object, file, changes });
+                    quiet.push(Quiet { entry, file, changes });
                 } else {
-                    changed.changes = changes;
-                    changed.since = clock::now();
-                    again.push(changed);
+                    self.sealer.queue.lock().again(&entry, changes);
                 }
             }
-            self.sealer.queue.lock().extend(again);
             if self.sealer.dirty.swap(false, Ordering::AcqRel) {
                 // Before the flush, which so has all of it.
                 let passed = self.passing().take_later();
@@ -106,18 +154,18 @@ impl<D: Disk> ObjectStore<D> {
             if quiet.is_empty() {
                 return Ok(());
             }
-            for Quiet { object, file, changes } in quiet {
-                match file.seal(changes) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        // It changed meanwhile, which was not its first change since the last seal
-                        // and so not noted; or it is sealed, and this ends here.
-                        let now = file.settled();
-                        if now != changes {
-                            let again = Changed { since: clock::now(), object, changes: now };
-                            self.sealer.queue.lock().push_back(again);
-                        }
+            for Quiet { entry, file, changes } in quiet {
+                let sealed = file.seal(changes);
+                // It changed meanwhile, which was not its first change since the last seal and so not
+                // noted; or it is sealed, and this ends here.
+                match file.settled() {
+                    now if now != changes && matches!(sealed, Ok(false)) => {
+                        self.sealer.queue.lock().again(&entry, now);
                     }
+                    _ => self.sealer.queue.lock().done(&entry),
+                }
+                match sealed {
+                    Ok(_) => {}
                     Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
                     Err(error) => tracing::warn!(
                         %error, path = %self.path().display(),
@@ -128,15 +176,20 @@ impl<D: Disk> ObjectStore<D> {
         }
     }
 
-    /// Seals what is left before the end, unless there is too much of it: objects
-    /// without checksums are read unchecked.
+    /// Seals what is left before the end, but no more than is read soon: objects without checksums
+    /// are read unchecked.
     pub fn settle_last(&self) -> io::Result<()> {
-        let queue = self.sealer.queue.lock();
-        let sizes = queue.iter().map(|c| self.stat(c.object).ok().flatten().map_or(0, |o| o.size));
-        let total: u64 = sizes.sum();
-        drop(queue);
-        if total > LAST_BYTES_MAX { self.sync_all() } else { self.settle(Duration::ZERO, None) }
+        let mut left = LAST_BYTES_MAX;
+        let mut fits = |changed: &Changed| {
+            let size = self.stat(changed.object).ok().flatten().map_or(0, |stat| stat.size);
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        self.sealer.queue.lock().entries.retain(&mut fits);
+        self.settle(Duration::ZERO, None)
     }
+
     /// See [`unsealed_copies`].
     fn unsealed_copies(&self) -> io::Result<Vec<ObjectId>> {
         let mut found = Vec::new();
@@ -145,6 +198,8 @@ impl<D: Disk> ObjectStore<D> {
             let objects = names.iter().filter_map(|name| name.to_str().and_then(parse_name));
             found.extend(objects.filter(|object| object.is_of_chain() && !self.is_sealed(*object)));
         }
+        // Who asks notes them on stable storage.
+        found.iter().for_each(|object| self.sealer.note(*object, Some(0)));
         Ok(found)
     }
 
@@ -165,8 +220,9 @@ impl<D: Disk> ObjectStore<D> {
 }
 
 /// Objects with copies, of each store, that have no checksums on the disk or none that this version
-/// reads: all that were changed since they were sealed, also if nobody remembers that. Where disks make
-/// one wait, nobody waits for that of another store.
+/// reads: all that were changed since they were sealed, also if nobody remembers that; but times that
+/// were set keep them. They are sealed once they are left alone. Where disks make one wait, nobody waits
+/// for that of another store.
 pub fn unsealed_copies<D: Disk>(stores: &[ObjectStore<D>]) -> io::Result<Vec<Vec<ObjectId>>> {
     if !D::WAITS {
         return stores.iter().map(ObjectStore::unsealed_copies).collect();

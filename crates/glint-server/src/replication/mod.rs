@@ -358,8 +358,11 @@ impl Replication {
                 self.take_row(here, &row)?;
                 let target = row.id.target();
                 self.rows.until_quiet(target).await;
-                // It is asked again where the MDS does not say which those are.
-                self.name_unsealed(here, &row).await.map_err(|_| Errno::EREMCHG)?;
+                let named = within(PATIENCE, self.name_unsealed(here, &row)).await;
+                // Then it is asked again.
+                named.map_err(
+                    |errno| if errno == Errno::ETIMEDOUT { Errno::EREMCHG } else { errno },
+                )?;
                 match self.rows.get(target) {
                     Some(known) if known.version == row.version => {}
                     _ => return Err(Errno::EREMCHG),

@@ -339,14 +339,25 @@ impl TouchedLog {
         self.state().sets.remove(key, objects, upto);
     }
 
+    #[cfg(test)]
+    pub(super) fn records_in_log(&self) -> usize {
+        self.state().in_log
+    }
+
+    /// Has the log written anew though that makes it a little smaller only.
+    pub(super) fn shrink_soon(&self) {
+        self.state().is_due_short = true;
+    }
+
     /// Writes the log anew if that makes it much smaller.
     pub(super) async fn shrink(&self) -> FsResult<()> {
         // Also what is to be written, or written anew, for which nobody waits.
         self.write().await?;
         let is_long = {
-            let state = self.state();
+            let mut state = self.state();
             let (live, in_log) = (state.sets.records(), state.in_log);
-            in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0
+            let is_due = std::mem::take(&mut state.is_due_short) && in_log > live;
+            is_due || in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0
         };
         if !is_long {
             return Ok(());

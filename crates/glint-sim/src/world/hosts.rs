@@ -128,8 +128,7 @@ impl Hosts {
     pub(crate) fn lose_objects(&self, host: usize) {
         let host = &self.hosts[host];
         // The kernel writes back what it likes first: the logs, or what they are about.
-        let keeps_logs = self.layout.replicas > 1 && self.executor.one_in(2);
-        host.records.lose(keeps_logs);
+        host.records.lose(|unsynced| self.executor.below(unsynced + 1));
         host.lost.set(Some(self.executor.now()));
         for disk in &host.disks {
             disk.lose_power(&mut |limit| self.executor.below(limit));

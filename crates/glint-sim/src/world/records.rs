@@ -38,16 +38,17 @@ impl MemoryRecords {
         MemoryRecords { uuid, osts, kept: Mutex::default() }
     }
 
-    /// Loses records that were not synced, or counts them as lost.
-    pub(crate) fn lose(&self, keeps_logs: bool) {
+    /// Loses any part of each log's end that was not synced: of so many bytes `stays` says how many are
+    /// left.
+    pub(crate) fn lose(&self, mut stays: impl FnMut(u64) -> u64) {
         let mut kept = self.kept.lock();
         kept.lost = true;
-        for log in kept.logs.values_mut() {
-            match keeps_logs {
-                // It is on the disk, and outlives the next loss, too.
-                true => log.synced = log.bytes.len(),
-                false => log.bytes.truncate(log.synced),
-            }
+        for log in [ServerLog::Recent, ServerLog::Pending] {
+            let Some(log) = kept.logs.get_mut(&log) else { continue };
+            let unsynced = log.bytes.len() - log.synced;
+            log.bytes.truncate(log.synced + stays(unsynced as u64) as usize);
+            // It is on the disk, and outlives the next loss, too.
+            log.synced = log.bytes.len();
         }
     }
 }

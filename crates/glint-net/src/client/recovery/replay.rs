@@ -79,7 +79,8 @@ impl Connection {
             writes,
             "the server lost what was not synced; replaying it"
         );
-        let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
+        // Until when failures are tried again, from the first one on.
+        let mut patience = None;
         let run = self.session.boot_verifier.load(Ordering::Acquire);
         let is_over = || self.session.evictions.load(Ordering::Acquire) != evictions;
         loop {
@@ -93,7 +94,8 @@ impl Connection {
                 self.session.replay_log.lock().unreplayed().mds.pop_front();
                 continue;
             };
-            let reply = self.ask_again(writer, reader, replay, request.retry, patience, retries);
+            let reply =
+                self.ask_again(writer, reader, replay, request.retry, &mut patience, retries);
             let Reply::Mds { transaction, reply, .. } = reply.await? else {
                 return Err(NetError::Refused("it did not answer a replay".into()));
             };
@@ -114,7 +116,7 @@ impl Connection {
             };
             let (ost, object) = change.object;
             let frame = change.frame;
-            let reply = self.ask_again(writer, reader, frame, change.retry, patience, retries);
+            let reply = self.ask_again(writer, reader, frame, change.retry, &mut patience, retries);
             let logged = match reply.await? {
                 Reply::Ost { transaction, reply: Ok(_) } => Some(transaction),
                 Reply::Ost { reply: Err(errno), .. } => {
@@ -170,7 +172,7 @@ impl Connection {
         reader: &mut FrameReader,
         mut frame: KeptFrame,
         retry: Option<(u16, u64)>,
-        patience: Instant,
+        patience: &mut Option<Instant>,
         retries: &mut Option<Retries>,
     ) -> Result<Reply, NetError> {
         if let Some(number) = retry {
@@ -187,6 +189,8 @@ impl Connection {
                 _ => return Ok(reply),
             };
             let now = clock::now();
+            let patience =
+                *patience.get_or_insert_with(|| now + Duration::from_millis(REPLAY_FAILS_MS_MAX));
             failing = Failing::again(failing, errno, now).filter(|_| now < patience);
             let (Some(failing), Some(retries)) = (failing, self.retries(retries)) else {
                 return Ok(reply);

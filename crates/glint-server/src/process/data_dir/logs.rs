@@ -3,8 +3,7 @@
 //! Invariants:
 //! - What was appended is in the file that is the log after the end of the process.
 //! - While a draft takes the place of its log, what is appended goes to both, until the draft is the log
-//!   after a loss of power, too. So the kernel, which takes files in the order in which they became
-//!   dirty, writes back a record before whatever was changed after it, whichever file is the log then.
+//!   after a loss of power, too.
 
 use super::{DataDir, io_error, store_bytes};
 use crate::records::{LogStore, RecordsError, ServerLog};

@@ -97,17 +97,13 @@ impl Replication {
     ) -> FsResult<bool> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         let key = (chain.target, member);
-        if !self.rows.is_told(Told::Syncing, chain) {
+        if here.index(member).is_none() && !self.rows.is_told(Told::Syncing, chain) {
             // Changes before it was lost that are on its disk may be known to nobody else.
-            if here.index(member).is_none() {
-                self.ask_recent(here, row, member, |recent| {
-                    self.pending.note(key, recent.into_iter(), UNNUMBERED);
-                    Ok(())
-                })
-                .await?;
-            } else if self.name_unsealed(here, row).await? {
-                self.lacks_recent(chain.target, member);
-            }
+            self.ask_recent(here, row, member, |recent| {
+                self.pending.note(key, recent.into_iter(), UNNUMBERED);
+                Ok(())
+            })
+            .await?;
             self.pending.sync().await?;
             self.rows.told(Told::Syncing, chain);
         }

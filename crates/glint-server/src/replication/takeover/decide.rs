@@ -157,6 +157,9 @@ impl Replication {
     pub(in crate::replication) fn are_decided(&self, target: u16, takeover: Takeover) {
         let forget = || self.recent.forget((target, 0), |tag| tag.0 < takeover.0);
         self.doubts.end(target, takeover, forget);
+        if self.unsealed.were_noted() {
+            self.recent.shrink_soon();
+        }
     }
 
     /// The first parts of an object: no more data than is soon copied.

@@ -131,8 +131,9 @@ impl Replication {
     }
 
     /// Parts of an object that are noted as recent, in their order. An object that is noted from its
-    /// begin to its end was found without checksums after a loss of power: that says nothing about what
-    /// is stable in it ([`unsealed`](super::unsealed)).
+    /// begin to its end may have been found without checksums after a loss of power, which says nothing
+    /// about what is stable in it ([`unsealed`](super::unsealed)). (It may be a truncation to nothing,
+    /// too, that the head alone has not made: then another head takes over without need.)
     fn noted_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
         let mut noted = self.recent.parts_of((row.id.target(), 0), object);
         noted.retain(|part| *part != Touched::whole(object));

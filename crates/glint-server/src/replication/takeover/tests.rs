@@ -376,5 +376,20 @@ fn what_was_found_unsealed_is_forgotten_once_all_chains_have_noted_it() {
     assert!(!is_left());
     let target = world.version().target;
     assert_eq!(server.recent.list((target, 0)), [Touched::whole(OBJECT)]);
-    assert!(!block_on(server.name_unsealed(here, &world.row())).unwrap(), "it is over");
+    block_on(server.recent.shrink()).unwrap();
+    assert_eq!(server.recent.records_in_log(), 1, "the next process has no more to do");
+}
+
+#[test]
+fn of_many_objects_that_were_found_those_of_the_chain_are_noted_page_by_page() {
+    let world = World::new(&[SERVING; 2]);
+    let of = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+    world.files.lock().extend((0..3000).filter(|ino| ino % 3 == 0).map(of));
+    let found = (500..2500).filter(|ino| ino % 2 == 0).map(|ino| Touched::whole(of(ino)));
+    let (server, here) = (world.server(1), world.here(1));
+    block_on(server.recent.touch_all(unsealed(0), found, UNNUMBERED)).unwrap();
+    block_on(server.name_unsealed(here, &world.row())).unwrap();
+    let noted = server.recent.list((world.version().target, 0));
+    let wanted = (500..2500).filter(|ino| ino % 6 == 0).map(|ino| Touched::whole(of(ino)));
+    assert_eq!(noted, wanted.collect::<Vec<_>>());
 }

@@ -9,24 +9,38 @@
 //! - A server takes over a chain after a loss of power, and says what its member may have changed, only
 //!   when all that was found there of the chain is noted as recent, whole and on stable storage.
 //! - What was found on an OST is forgotten when that is so for all its chains.
+//! - Who asks for it waits no longer than a member may take to answer, and goes on where it ended: no
+//!   member is blamed for what the MDS needs time for.
 
 use super::lost::before;
 use crate::replication::touched::{UNNUMBERED, unsealed};
-use crate::replication::{Here, Replication};
+use crate::replication::{ENTRIES, Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, Touched};
-use glint_proto::{Errno, FsResult};
+use glint_proto::{Errno, FsResult, ObjectId};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How far it is found out which of these objects belong to a chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// Up to this one.
+    After(ObjectId),
+    Done,
+}
 
 /// Which of these objects are noted by their chains.
 #[derive(Default)]
 pub(in crate::replication) struct Unsealed {
-    /// Chains for which that is so, each as its target and the index of the member's OST here.
-    named: Mutex<BTreeSet<(u16, u16)>>,
+    /// Of chains, each as its target and the index of the member's OST here.
+    named: Mutex<BTreeMap<(u16, u16), Progress>>,
+    /// Held by who asks the MDS.
+    naming: futures_util::lock::Mutex<()>,
     /// The MDS has said all rows in this run.
     knows_rows: AtomicBool,
+    /// Some are noted by their chains, and not decided there.
+    is_any_noted: AtomicBool,
 }
 
 impl Unsealed {
@@ -35,44 +49,72 @@ impl Unsealed {
         self.knows_rows.store(true, Ordering::Release);
     }
 
+    fn progress(&self, target: u16, index: u16) -> Option<Progress> {
+        self.named.lock().get(&(target, index)).copied()
+    }
+
     fn is_named(&self, target: u16, index: u16) -> bool {
-        self.named.lock().contains(&(target, index))
+        self.progress(target, index) == Some(Progress::Done)
+    }
+
+    /// Whether the log has entries of it that are over once copies are equal: asked once.
+    pub(in crate::replication) fn were_noted(&self) -> bool {
+        self.is_any_noted.swap(false, Ordering::AcqRel)
     }
 }
 
 impl Replication {
-    /// Notes as recent, on stable storage, what was found at members of a chain that are here. Returns
-    /// whether that is anything new.
+    /// Notes as recent, on stable storage, what was found at members of a chain that are here: EREMCHG if
+    /// the MDS does not say which that are.
     pub(in crate::replication) async fn name_unsealed<D: Disk>(
         &self,
         here: Here<'_, D>,
         row: &Chain,
-    ) -> FsResult<bool> {
-        let (target, mut is_news) = (row.id.target(), false);
+    ) -> FsResult<()> {
+        let target = row.id.target();
         for index in row.members.iter().filter_map(|member| here.index(member.ost)) {
-            if self.recent.is_empty(unsealed(index)) || self.unsealed.is_named(target, index) {
+            let key = unsealed(index);
+            if self.recent.is_empty(key) || self.unsealed.is_named(target, index) {
                 continue;
             }
-            let its = self.those_of(target, &self.recent.list(unsealed(index))).await?;
-            if !its.is_empty() {
-                tracing::info!(
-                    chain = %row.id, objects = its.len(),
-                    "copies that were changed not long before power was lost are made equal"
-                );
-                self.recent.touch_all((target, 0), its.into_iter(), UNNUMBERED).await?;
-                self.recent.sync().await?;
-                is_news = true;
+            let _naming = self.unsealed.naming.lock().await;
+            loop {
+                let after = match self.unsealed.progress(target, index) {
+                    None => None,
+                    Some(Progress::After(last)) => Some(last),
+                    Some(Progress::Done) => break,
+                };
+                let page = self.recent.page(key, after, ENTRIES);
+                let Some(last) = page.last().map(|last| last.object) else {
+                    self.recent.sync().await?;
+                    self.unsealed.named.lock().insert((target, index), Progress::Done);
+                    break;
+                };
+                let its = self.those_of(target, &page).await?;
+                if !its.is_empty() {
+                    tracing::info!(
+                        chain = %row.id, objects = its.len(),
+                        "copies that were changed not long before power was lost are made equal"
+                    );
+                    self.recent.touch_all((target, 0), its.into_iter(), UNNUMBERED).await?;
+                    self.unsealed.is_any_noted.store(true, Ordering::Release);
+                }
+                self.unsealed.named.lock().insert((target, index), Progress::After(last));
             }
-            self.unsealed.named.lock().insert((target, index));
         }
-        Ok(is_news)
+        Ok(())
     }
 
     /// Those of some objects, in their order, that belong to a chain.
     async fn those_of(&self, target: u16, found: &[Touched]) -> FsResult<Vec<Touched>> {
         let (mut its, mut left) = (Vec::new(), found);
         while let Some(first) = left.first() {
-            let page = self.peers()?.objects(target, before(first.object)).await?;
+            let page = self.peers()?.objects(target, before(first.object)).await;
+            // It is asked again, as for each row that is needed.
+            let page = page.map_err(|errno| {
+                tracing::debug!(%errno, target, "the MDS does not say what belongs to a chain");
+                Errno::EREMCHG
+            })?;
             let is_within = |one: &Touched| page.last.is_none_or(|last| one.object <= last);
             let (within, behind) = left.split_at(left.partition_point(is_within));
             if within.is_empty() {
@@ -97,6 +139,7 @@ impl Replication {
             let mut its = rows.iter().filter(|(row, _)| is_member(row));
             if its.all(|(row, _)| self.unsealed.is_named(row.id.target(), index)) {
                 self.recent.forget(unsealed(index), |_| true);
+                self.recent.shrink_soon();
             }
         }
     }

@@ -68,6 +68,8 @@ pub(super) struct LogState {
     /// counts: then it is written anew; and how often of these it was.
     pub(super) due_anew: u64,
     done_anew: u64,
+    /// It is to become shorter though it is not long: the next process would do again what is over.
+    pub(super) is_due_short: bool,
     draft: Option<Draft>,
     /// Whether somebody has the turn to write, and who goes on with what when that is over.
     is_being_written: bool,
@@ -86,6 +88,7 @@ impl LogState {
             in_log,
             due_anew: u64::from(is_due_anew),
             done_anew: 0,
+            is_due_short: false,
             draft: None,
             is_being_written: false,
             waiting: Vec::new(),

@@ -201,6 +201,10 @@ impl TouchedSets {
         Some(key)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.sets.keys().copied()
+    }
+
     pub(super) fn is_empty(&self, key: Key) -> bool {
         !self.sets.contains_key(&key)
     }

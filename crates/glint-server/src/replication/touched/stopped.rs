@@ -5,10 +5,11 @@
 
 use super::record::{RECORD_BYTES, decode, encode};
 use super::sets::TouchedSets;
-use super::{UNSEALED, unsealed};
+use super::{Key, UNSEALED, unsealed};
 use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
+use std::collections::HashSet;
 
 /// Everything that the logs of some servers name.
 #[derive(Default)]
@@ -39,7 +40,11 @@ impl StoppedLogs {
     /// Extents of an object of a chain that were changed not long ago, so that copies may differ
     /// there until a head has made them equal.
     pub fn recent(&self, target: u16, object: ObjectId) -> Vec<(u64, u64)> {
-        self.recent.extents_of((target, 0), object)
+        let mut extents = self.recent.extents_of((target, 0), object);
+        for key in self.recent.keys().filter(|(target, _)| *target == UNSEALED) {
+            extents.extend(self.recent.extents_of(key, object));
+        }
+        extents
     }
 }
 
@@ -56,22 +61,23 @@ pub fn note_missing(
     records.replace_log(ServerLog::Pending, &bytes)
 }
 
-/// Notes at a server which objects of each of its OSTs were found without checksums, and forgets those
-/// that were found before.
+/// Notes at a server which objects of each of its OSTs were found without checksums, beside those that
+/// were found before: they may have been sealed since, and nobody may know of their chains.
 pub(crate) fn note_unsealed(
     logs: &(impl LogStore + ?Sized),
     found: &[Vec<ObjectId>],
 ) -> Result<(), RecordsError> {
-    let before = logs.read_log(ServerLog::Recent)?;
-    let mut bytes = Vec::with_capacity(before.len());
-    for record in before.chunks_exact(RECORD_BYTES) {
-        if decode(record).is_none_or(|((target, _), _)| target != UNSEALED) {
-            bytes.extend_from_slice(record);
-        }
-    }
+    let mut bytes = logs.read_log(ServerLog::Recent)?;
+    bytes.truncate(bytes.len() / RECORD_BYTES * RECORD_BYTES);
+    let before: HashSet<(Key, ObjectId)> = bytes
+        .chunks_exact(RECORD_BYTES)
+        .filter_map(|record| decode(record).map(|(key, part)| (key, part.object)))
+        .filter(|((target, _), _)| *target == UNSEALED)
+        .collect();
     for (index, objects) in (0..).zip(found) {
-        for object in objects {
-            bytes.extend_from_slice(&encode(unsealed(index), Touched::whole(*object)));
+        let key = unsealed(index);
+        for object in objects.iter().filter(|object| !before.contains(&(key, **object))) {
+            bytes.extend_from_slice(&encode(key, Touched::whole(*object)));
         }
     }
     logs.replace_log(ServerLog::Recent, &bytes)
