@@ -101,7 +101,7 @@ async fn find(
     });
     let FileSystem { tree, seen } = system.as_mut()?;
     match tree.resolve(&place).await {
-        Ok(attr) => {
+        Ok((attr, _)) => {
             seen.starts.insert(attr.ino);
             Some(Start { address: place.address, path, attr })
         }

@@ -12,6 +12,8 @@ pub(super) struct Entry {
     /// Names below the starting point.
     pub(super) depth: usize,
     pub(super) ino: Ino,
+    /// The directory that has its last name; `None` of the root of a file system.
+    pub(super) parent: Option<Ino>,
     /// Type as its directory has it; `None` if only the attributes can say it.
     pub(super) kind: Option<FileType>,
     /// Attributes, or why they are not to be had: a name may be read in a directory that may not be
@@ -28,6 +30,10 @@ pub(super) struct Facts {
     pub(super) is_empty: Option<bool>,
     /// Target of a symbolic link.
     pub(super) target: Option<Vec<u8>>,
+    /// Actions that were taken, by their numbers, and how they ended.
+    pub(super) taken: Vec<(usize, bool)>,
+    /// How much of what is printed for the file was printed before them.
+    pub(super) printed: usize,
 }
 
 /// A fact that has to be known first.
@@ -37,6 +43,8 @@ pub(super) enum Missing {
     Target,
     /// They were asked for, and are not to be had.
     Attributes,
+    /// How the action with this number ends.
+    Action(usize),
 }
 
 impl Entry {
@@ -82,6 +90,12 @@ impl Entry {
         name
     }
 
+    /// How an action has ended.
+    pub(super) fn taken(&self, action: usize) -> Result<bool, Missing> {
+        let taken = self.facts.taken.iter().find(|(number, _)| *number == action);
+        taken.map(|(_, ended_well)| *ended_well).ok_or(Missing::Action(action))
+    }
+
     /// The path before the last name.
     pub(super) fn parent(&self) -> &[u8] {
         let path = self.trimmed();
@@ -125,8 +139,8 @@ pub(super) mod tests {
             has_no_xattrs: true,
             layout: Layout::default(),
         };
-        let (path, facts) = (path.to_vec(), Facts::default());
-        Entry { path, start: 1, depth: 1, ino: attr.ino, kind: None, attr: Ok(attr), facts }
+        let (path, facts, parent) = (path.to_vec(), Facts::default(), Some(Ino(1)));
+        Entry { path, start: 1, depth: 1, ino: attr.ino, parent, kind: None, attr: Ok(attr), facts }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The words of an expression, as a tree.
 
+use super::action::{self, Action};
 use super::age::{AskedAge, DAY, MINUTE, point_in_time};
 use super::perm::Perm;
 use super::print::Format;
@@ -33,12 +34,17 @@ pub(super) enum Expression {
     Printf(Format),
     /// Prints a JSON object in a line.
     Json,
+    /// Prints a line as `ls -dils` does, which shows years instead of hours far from this time.
+    Ls(Timestamp),
+    /// Takes the action with this number.
+    Action(usize),
 }
 
 /// What was said after the starting points.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct FindCall {
     pub(super) expression: Expression,
+    pub(super) actions: Vec<Action>,
     pub(super) depth_min: usize,
     pub(super) depth_max: usize,
     /// What is in a directory comes before the directory.
@@ -66,6 +72,9 @@ pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<Fi
         words: words.iter(),
         now,
         has_action: false,
+        actions: Vec::new(),
+        prunes: false,
+        says_depth: false,
         open: 0,
         depth_min: 0,
         depth_max: usize::MAX,
@@ -82,16 +91,26 @@ pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<Fi
         let print = if json { Expression::Json } else { Expression::Print(b'\n') };
         expression = Expression::All(vec![expression, print]);
     } else if json {
-        return Err("--json and an action that prints exclude each other".into());
+        return Err("--json and an action exclude each other".into());
     }
-    let Parser { depth_min, depth_max, contents_first, .. } = parser;
-    Ok(FindCall { expression, depth_min, depth_max, contents_first })
+    if parser.actions.contains(&Action::Delete) && parser.prunes && !parser.says_depth {
+        return Err(
+            "-delete looks at a directory after what is in it, where -prune does nothing; \
+                    say -depth if that is what you want"
+                .into(),
+        );
+    }
+    let Parser { actions, depth_min, depth_max, contents_first, .. } = parser;
+    Ok(FindCall { expression, actions, depth_min, depth_max, contents_first })
 }
 
 struct Parser<'a> {
     words: std::slice::Iter<'a, OsString>,
     now: Timestamp,
     has_action: bool,
+    actions: Vec<Action>,
+    prunes: bool,
+    says_depth: bool,
     open: usize,
     depth_min: usize,
     depth_max: usize,
@@ -226,18 +245,32 @@ impl Parser<'_> {
                 Test::Constant(true)
             }
             "-depth" | "-d" => {
+                self.says_depth = true;
                 self.contents_first = true;
                 Test::Constant(true)
             }
             // What is mounted over a directory is never seen.
             "-xdev" | "-mount" => Test::Constant(true),
-            "-prune" => return Ok(Expression::Prune),
+            "-prune" => {
+                self.prunes = true;
+                return Ok(Expression::Prune);
+            }
             "-quit" => return Ok(Expression::Quit),
             "-print" => return Ok(self.action(Expression::Print(b'\n'))),
             "-print0" => return Ok(self.action(Expression::Print(0))),
             "-printf" => {
                 let format = Format::parse(self.word(name)?.as_bytes())?;
                 return Ok(self.action(Expression::Printf(format)));
+            }
+            "-ls" => return Ok(self.action(Expression::Ls(self.now))),
+            "-delete" => {
+                self.contents_first = true;
+                return Ok(self.take(Action::Delete));
+            }
+            "-exec" => {
+                let (taken, action) = action::command(self.words.as_slice())?;
+                self.words = self.words.as_slice()[taken..].iter();
+                return Ok(self.take(action));
             }
             "-L" | "-H" | "-follow" => {
                 return Err(format!("{name}: symbolic links are not followed; find(1) does it"));
@@ -253,6 +286,11 @@ impl Parser<'_> {
     fn action(&mut self, action: Expression) -> Expression {
         self.has_action = true;
         action
+    }
+
+    fn take(&mut self, action: Action) -> Expression {
+        self.actions.push(action);
+        self.action(Expression::Action(self.actions.len() - 1))
     }
 
     fn word(&mut self, name: &str) -> Result<&OsString, String> {

@@ -1,8 +1,10 @@
 //! `glint find`: find(1) on the servers themselves, many directories at once.
 
+mod action;
 mod age;
 mod entry;
 mod expression;
+mod ls;
 mod perm;
 mod print;
 mod test;
@@ -10,6 +12,7 @@ mod walk;
 
 use super::tree::{Place, Tree, without_number};
 use crate::{CommandResult, Usage};
+use action::Action;
 use glint_proto::{Errno, Timestamp};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -42,13 +45,16 @@ Tests (N is exactly N, +N more, -N less):
   -newer -anewer -cnewer FILE
   -newerXY FILE (X and Y: a, c or m)   -newerXt TIME (YYYY-MM-DD, YYYY-MM-DD HH:MM:SS, @SECONDS)
   -user -group NAME   -uid -gid -links -inum N   -nouser -nogroup   -true -false
-Actions: -print -print0 -printf FORMAT -prune -quit
+Actions: -print -print0 -printf FORMAT -ls -prune -quit
+  -delete (the servers do it; directories when they are empty)
+  -exec COMMAND ;   -exec COMMAND {} +   (paths in a mount; {} is the path)
 Options: -maxdepth N -mindepth N -depth -xdev -mount   -P, before the paths
 Operators, by precedence: ( )  ! -not  -a -and  -o -or  ,
 
 Examples:
   glint find /mnt/glint -type f -size +1G
   glint find /mnt/glint -name .git -prune -o -mtime -1 -print0
+  glint find /mnt/glint/tmp -mtime +30 -delete
   glint find --json server:5640/project -user alice";
 
 /// Standard output and standard error.
@@ -59,8 +65,8 @@ struct Terminal {
 
 impl Terminal {
     fn say(&self, why: &str) {
-        self.failed.set(true);
-        let _ = writeln!(std::io::stderr(), "glint find: {why}");
+        self.note_failure();
+        self.tell(why);
     }
 }
 
@@ -72,6 +78,14 @@ impl Sink for Terminal {
     fn fail(&self, path: &[u8], error: Errno) {
         let (path, error) = (String::from_utf8_lossy(path), error.to_string());
         self.say(&format!("{path}: {}", without_number(&error)));
+    }
+
+    fn tell(&self, why: &str) {
+        let _ = writeln!(std::io::stderr(), "glint find: {why}");
+    }
+
+    fn note_failure(&self) {
+        self.failed.set(true);
     }
 }
 
@@ -95,13 +109,22 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 continue;
             }
         };
+        if !place.is_in_mount && call.actions.iter().any(Action::needs_mount) {
+            terminal.say(&format!(
+                "{}: -exec needs a path in a mount, which the command can open",
+                start.to_string_lossy()
+            ));
+            continue;
+        }
         let tree = trees.entry(place.address.clone()).or_insert_with(|| {
             Tree::connect(&place.address, "find").map_err(|why| terminal.say(&why)).ok()
         });
         let Some(tree) = tree else { continue };
         let goes_on = runtime.block_on(async {
             match tree.resolve(&place).await {
-                Ok(attr) => Walk::new(&call, tree, &terminal).run(path, attr).await,
+                Ok((attr, parent)) => {
+                    Walk::new(&call, tree, &terminal).run(path, attr, parent).await
+                }
                 Err(error) => {
                     terminal.fail(path, error);
                     true

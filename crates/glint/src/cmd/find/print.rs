@@ -261,7 +261,7 @@ impl Field {
 }
 
 /// Target of a symbolic link; nothing for other files.
-fn target(entry: &Entry) -> Result<&[u8], Missing> {
+pub(super) fn target(entry: &Entry) -> Result<&[u8], Missing> {
     match FileType::from_mode(entry.attr()?.mode) {
         Some(FileType::Symlink) => entry.facts.target.as_deref().ok_or(Missing::Target),
         _ => Ok(b""),
@@ -269,7 +269,7 @@ fn target(entry: &Entry) -> Result<&[u8], Missing> {
 }
 
 /// The name of a user or group, or its number.
-fn named(id: u32, name_of: fn(u32) -> Option<Vec<u8>>) -> Vec<u8> {
+pub(super) fn named(id: u32, name_of: fn(u32) -> Option<Vec<u8>>) -> Vec<u8> {
     name_of(id).unwrap_or_else(|| id.to_string().into())
 }
 
@@ -287,7 +287,7 @@ fn letter_of(kind: Option<FileType>) -> u8 {
 }
 
 /// A mode as ls(1) shows it.
-fn symbolic(mode: u32) -> String {
+pub(super) fn symbolic(mode: u32) -> String {
     let kind = match letter_of(FileType::from_mode(mode)) {
         b'f' => '-',
         b'U' => '?',

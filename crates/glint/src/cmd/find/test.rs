@@ -161,7 +161,8 @@ impl Test {
 }
 
 impl Expression {
-    /// Looks at a file. If a fact is missing, nothing in `outcome` counts.
+    /// Looks at a file. If a fact is missing, nothing in `outcome` counts but what was printed before an
+    /// action that is to be taken.
     pub(super) fn apply(&self, entry: &Entry, outcome: &mut Applied) -> Result<bool, Missing> {
         if outcome.quit {
             return Ok(false);
@@ -210,6 +211,11 @@ impl Expression {
                 }
                 return outcome.unless_refused(printed.map(|()| true));
             }
+            Expression::Ls(now) => {
+                let printed = super::ls::line(entry, *now, &mut outcome.printed);
+                return outcome.unless_refused(printed.map(|()| true));
+            }
+            Expression::Action(number) => return entry.taken(*number),
             Expression::Json => {
                 let printed = print::json(entry, &mut outcome.printed);
                 return outcome.unless_refused(printed.map(|()| true));

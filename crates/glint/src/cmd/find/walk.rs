@@ -8,6 +8,7 @@
 
 mod directory;
 
+use super::action::{self, Action, Gathered};
 use super::entry::{Entry, Facts, Missing, join};
 use super::expression::FindCall;
 use super::test::Applied;
@@ -17,6 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::{ScannedEntry, ScannedPage};
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Requests that are under way at once.
@@ -31,6 +33,10 @@ pub(super) trait Sink {
     fn print(&self, bytes: &[u8]);
     /// Tells why a path could not be looked at.
     fn fail(&self, path: &[u8], error: Errno);
+    /// Tells why a command could not be run.
+    fn tell(&self, why: &str);
+    /// Notes that not all went well.
+    fn note_failure(&self);
 }
 
 /// A directory to list, and the cookie to go on after.
@@ -48,6 +54,8 @@ pub(super) struct Walk<'a, S, O> {
     found: RefCell<Vec<ToList>>,
     searched: Searched,
     output: RefCell<Vec<u8>>,
+    /// Paths for commands that take many, by the numbers of their actions.
+    gathered: RefCell<BTreeMap<usize, Gathered>>,
     quit: Cell<bool>,
 }
 
@@ -55,14 +63,16 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     pub(super) fn new(call: &'a FindCall, source: &'a S, sink: &'a O) -> Walk<'a, S, O> {
         let (found, searched, output) =
             (RefCell::default(), Searched::default(), RefCell::default());
-        Walk { call, source, sink, found, searched, output, quit: Cell::new(false) }
+        let (gathered, quit) = (RefCell::default(), Cell::new(false));
+        Walk { call, source, sink, found, searched, output, gathered, quit }
     }
 
-    /// Walks over all that is at and below a starting point. Returns whether to go on with others.
-    pub(super) async fn run(&self, path: &[u8], attr: Attr) -> bool {
+    /// Walks over all that is at and below a starting point, which has its name in `parent`. Returns
+    /// whether to go on with others.
+    pub(super) async fn run(&self, path: &[u8], attr: Attr, parent: Option<Ino>) -> bool {
         let (path, start, ino) = (path.to_vec(), path.len(), attr.ino);
         let facts = Facts::default();
-        let start = Entry { path, start, depth: 0, ino, kind: None, attr: Ok(attr), facts };
+        let start = Entry { path, start, depth: 0, ino, parent, kind: None, attr: Ok(attr), facts };
         self.come_to(start, None).await;
         let mut requests = FuturesUnordered::new();
         loop {
@@ -81,6 +91,10 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         }
         drop(requests);
         self.flush();
+        let left = std::mem::take(&mut *self.gathered.borrow_mut());
+        for (action, paths) in left {
+            self.run_with_many(action, paths).await;
+        }
         !self.quit.get()
     }
 
@@ -112,6 +126,13 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             let Err(missing) = self.call.expression.apply(&entry, &mut outcome) else {
                 break outcome;
             };
+            if let Missing::Action(action) = missing {
+                self.print(&mut entry, &outcome);
+                self.flush();
+                let ended_well = self.take(&entry, action).await;
+                entry.facts.taken.push((action, ended_well));
+                continue;
+            }
             if let Err(error) = self.ask(&mut entry, missing).await {
                 self.sink.fail(&entry.path, error);
             }
@@ -123,7 +144,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         if let (true, Err(error)) = (outcome.refused, &entry.attr) {
             self.sink.fail(&entry.path, *error);
         }
-        self.output.borrow_mut().extend_from_slice(&outcome.printed);
+        self.print(&mut entry, &outcome);
         if self.output.borrow().len() >= OUTPUT_BYTES {
             self.flush();
         }
@@ -144,10 +165,62 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 entry.facts.target = Some(Vec::new());
                 entry.facts.target = Some(self.source.target(entry.ino).await?);
             }
-            // An expression does without them.
-            Missing::Attributes => {}
+            // An expression does without them; actions are not asked for.
+            Missing::Attributes | Missing::Action(_) => {}
         }
         Ok(())
+    }
+
+    /// Leaves what is printed for a file and was not yet.
+    fn print(&self, entry: &mut Entry, outcome: &Applied) {
+        let before = std::mem::replace(&mut entry.facts.printed, outcome.printed.len());
+        self.output.borrow_mut().extend_from_slice(&outcome.printed[before..]);
+    }
+
+    /// Takes an action; returns whether it ended well.
+    async fn take(&self, entry: &Entry, action: usize) -> bool {
+        match &self.call.actions[action] {
+            Action::Delete => {
+                let deleted = self.delete(entry).await;
+                let what = || [b"cannot delete '", &entry.path[..], b"'"].concat();
+                deleted.map_err(|error| self.sink.fail(&what(), error)).is_ok()
+            }
+            Action::Run(words) => {
+                let run = action::run(words, &entry.path).await;
+                run.map_err(|why| self.sink.tell(&why)).unwrap_or(false)
+            }
+            Action::RunWithMany(_) => {
+                let full = {
+                    let mut all = self.gathered.borrow_mut();
+                    let gathered = all.entry(action).or_default();
+                    gathered.push(&entry.path);
+                    gathered.is_full().then(|| std::mem::take(gathered))
+                };
+                if let Some(paths) = full {
+                    self.run_with_many(action, paths).await;
+                }
+                true
+            }
+        }
+    }
+
+    async fn delete(&self, entry: &Entry) -> FsResult<()> {
+        // As find(1) has it, which stands in that directory.
+        if entry.name() == b"." {
+            return Ok(());
+        }
+        let parent = entry.parent.ok_or(Errno::EBUSY)?;
+        let is_directory = entry.kind() == Ok(Some(FileType::Directory));
+        self.source.remove(parent, entry.name(), is_directory).await
+    }
+
+    async fn run_with_many(&self, action: usize, paths: Gathered) {
+        let Action::RunWithMany(words) = &self.call.actions[action] else { return };
+        let run = action::run_with_many(words, paths).await;
+        // Unlike a command for one file, of which the expression knows how it ended.
+        if !run.map_err(|why| self.sink.tell(&why)).unwrap_or(false) {
+            self.sink.note_failure();
+        }
     }
 
     async fn is_empty(&self, directory: Ino) -> FsResult<bool> {
@@ -254,8 +327,8 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             self.sink.fail(&path, *error);
             kind = None;
         }
-        let depth = directory.depth + 1;
-        Entry { path, start, depth, ino, kind, attr, facts: Facts::default() }
+        let (depth, parent) = (directory.depth + 1, Some(directory.ino));
+        Entry { path, start, depth, ino, parent, kind, attr, facts: Facts::default() }
     }
 
     /// Notes that a directory was listed, and looks at those of which all is done by that.

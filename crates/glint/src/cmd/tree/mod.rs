@@ -21,6 +21,8 @@ pub(in crate::cmd) trait Source {
     /// EACCES if the directory must not be searched.
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr>;
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>>;
+    /// Removes a name; that of a directory if it is one, which has to be empty.
+    async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()>;
 }
 
 /// Links that are followed on the way to a starting point, as Linux does it.
@@ -54,15 +56,18 @@ impl Tree {
     }
 
     /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
-    /// be a directory; a link that begins at the root of some host leads nowhere here.
-    pub(in crate::cmd) async fn resolve(&self, place: &Place) -> FsResult<Attr> {
+    /// be a directory; a link that begins at the root of some host leads nowhere here. Returns its
+    /// attributes, and the directory that has its last name, if one has.
+    pub(in crate::cmd) async fn resolve(&self, place: &Place) -> FsResult<(Attr, Option<Ino>)> {
         let mut attr = self.client.getattr(self.client.root()).await?.attr;
+        let mut parent = None;
         let mut rest: Vec<Vec<u8>> = place.names.iter().rev().cloned().collect();
         let mut links = 0;
         while let Some(name) = rest.pop() {
             let found = self.client.lookup(&self.caller, attr.ino, &name).await?.attr;
             let is_link = FileType::from_mode(found.mode) == Some(FileType::Symlink);
             if !is_link || (rest.is_empty() && !place.is_directory) {
+                parent = Some(attr.ino);
                 attr = found;
                 continue;
             }
@@ -78,7 +83,7 @@ impl Tree {
         }
         match place.is_directory && !attr.is_dir() {
             true => Err(Errno::ENOTDIR),
-            false => Ok(attr),
+            false => Ok((attr, parent)),
         }
     }
 }
@@ -95,5 +100,12 @@ impl Source for Tree {
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>> {
         // Whoever may look a link up may read it, and the walk does so with no other.
         self.client.readlink(link).await
+    }
+
+    async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()> {
+        match is_directory {
+            true => self.client.rmdir(&self.caller, directory, name).await,
+            false => self.client.unlink(&self.caller, directory, name).await,
+        }
     }
 }

@@ -16,6 +16,8 @@ pub(in crate::cmd) struct Place {
     pub(in crate::cmd) names: Vec<Vec<u8>>,
     /// It must be a directory, or a link to one: it was said with a slash after it.
     pub(in crate::cmd) is_directory: bool,
+    /// It was said as a path in a mount.
+    pub(in crate::cmd) is_in_mount: bool,
 }
 
 pub(in crate::cmd) fn names(path: &[u8]) -> Vec<Vec<u8>> {
@@ -35,7 +37,8 @@ fn on_server(said: &[u8]) -> Option<Place> {
     let address = std::str::from_utf8(&said[..end]).ok()?;
     crate::identity::host_and_port(address).ok()?;
     let (address, path) = (address.to_owned(), &said[end..]);
-    Some(Place { address, names: names(path), is_directory: leads_on(path) })
+    let is_directory = leads_on(path);
+    Some(Place { address, names: names(path), is_directory, is_in_mount: false })
 }
 
 /// Address of a `glint up`, which listens only if it was told to.
@@ -96,7 +99,8 @@ impl Place {
             None => mount.source.clone(),
         };
         let below = path.strip_prefix(&mount.path).unwrap_or(&path);
-        Ok(Place { address, names: names(below.as_os_str().as_bytes()), is_directory })
+        let names = names(below.as_os_str().as_bytes());
+        Ok(Place { address, names, is_directory, is_in_mount: true })
     }
 }
 

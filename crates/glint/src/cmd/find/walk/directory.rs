@@ -13,6 +13,8 @@ pub(super) struct Directory {
     parent: Option<Rc<Directory>>,
     pub(super) depth: usize,
     pub(super) ino: Ino,
+    /// The directory that has its name.
+    above: Option<Ino>,
     pub(super) class: Option<Class>,
     /// Kept for a directory that comes after its contents.
     attr: Option<Box<Attr>>,
@@ -27,7 +29,7 @@ impl Directory {
         parent: Option<&Rc<Directory>>,
         contents_first: bool,
     ) -> Option<Directory> {
-        let Entry { path, start, depth, ino, attr, .. } = entry;
+        let Entry { path, start, depth, ino, parent: above, attr, .. } = entry;
         let attr = attr.ok()?;
         if let Some(parent) = parent {
             parent.pending.set(parent.pending.get() + 1);
@@ -43,6 +45,7 @@ impl Directory {
             parent: parent.cloned(),
             depth,
             ino,
+            above,
             class: Class::of(&attr),
             attr: contents_first.then(|| Box::new(attr)),
             pending: Cell::new(1),
@@ -84,7 +87,8 @@ impl Directory {
         let attr = Ok(self.attr.as_deref()?.clone());
         let ((path, start), kind) = (self.path(), Some(FileType::Directory));
         let facts = Facts::default();
-        Some(Entry { path, start, depth: self.depth, ino: self.ino, kind, attr, facts })
+        let (depth, ino, parent) = (self.depth, self.ino, self.above);
+        Some(Entry { path, start, depth, ino, parent, kind, attr, facts })
     }
 
     /// Bytes of names that it keeps for itself alone.

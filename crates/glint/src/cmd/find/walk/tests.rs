@@ -43,6 +43,10 @@ impl Source for Deep {
     async fn target(&self, _: Ino) -> FsResult<Vec<u8>> {
         Err(Errno::EINVAL)
     }
+
+    async fn remove(&self, _: Ino, _: &[u8], _: bool) -> FsResult<()> {
+        Err(Errno::EROFS)
+    }
 }
 
 /// Lines that were printed.
@@ -56,6 +60,14 @@ impl Sink for Lines {
 
     fn fail(&self, path: &[u8], error: Errno) {
         panic!("{error}: {path:?}");
+    }
+
+    fn tell(&self, why: &str) {
+        panic!("{why}");
+    }
+
+    fn note_failure(&self) {
+        panic!("a command has failed");
     }
 }
 
@@ -71,7 +83,7 @@ fn walk(depth: u64, words: &'static str) -> String {
         let call = parse(&words, Timestamp { secs: 0, nanos: 0 }, false).unwrap();
         let (source, lines) = (Deep { depth }, Lines::default());
         let attr = Attr { ino: Ino(0), ..entry(b"s", libc::S_IFDIR | 0o755).attr.unwrap() };
-        futures_lite::future::block_on(Walk::new(&call, &source, &lines).run(b"s", attr));
+        futures_lite::future::block_on(Walk::new(&call, &source, &lines).run(b"s", attr, None));
         String::from_utf8(lines.0.into_inner()).unwrap()
     })
 }
