@@ -1,5 +1,8 @@
 //! The calls on attributes: what of a file they lock and flush before they are changed, and who knows
 //! them.
+//!
+//! Invariant: no size or time is set while a close of the file finds out what to say, or says it:
+//! that would be older, and might arrive later. Such a close and an update wait for each other.
 
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
@@ -55,6 +58,10 @@ impl<T: Transport> Client<T> {
             }
         }
         let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
+        if let Some(inode) = inode.as_ref().filter(|_| set.size.is_some() || set.mtime.is_some()) {
+            // None begins during the update.
+            self.until_closed(inode).await;
+        }
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let reply = self.ask(caller, &request).await;
         self.note_privileges_given(set.mode, b"");

@@ -38,8 +38,9 @@ impl<T: Transport> Drop for CountedOpen<'_, T> {
     }
 }
 
-/// A close finds out what to say of a file. It waits for changes of the file, and they for it:
-/// what it says would otherwise be older than what they set, and arrive later.
+/// A close finds out what to say of a file. It waits for changes of the file, and those of its size
+/// and time for it ([`Client::until_closed`]): what it says would otherwise be older than what they
+/// set, and arrive later.
 struct CloseGuard<'a>(&'a CachedInode);
 
 impl CloseGuard<'_> {

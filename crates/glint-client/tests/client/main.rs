@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod closes;
 mod data_write_back;
 mod grants;
 mod lookups;

@@ -54,6 +54,9 @@ pub(crate) struct World {
     pub pages: Vec<u32>,
     pub turn: Option<Turn>,
     pub holds_answers: bool,
+    /// Closes that are on their way, and whether they stay so.
+    pub closing: usize,
+    pub holds_closes: bool,
     /// Locks that were returned.
     pub returns: Vec<Return>,
     /// Space that is kept for the client.
@@ -103,6 +106,10 @@ impl World {
                 Ok(MdsReply::Locked(DataLock { number, range, write: true }))
             }
             MdsRequest::Getattr { .. } | MdsRequest::Touch { .. } => {
+                Ok(MdsReply::Attr(self.attr()))
+            }
+            MdsRequest::Setattr { set, .. } => {
+                self.size = set.size.unwrap_or(self.size);
                 Ok(MdsReply::Attr(self.attr()))
             }
             MdsRequest::Sync => Ok(MdsReply::Done),
@@ -200,7 +207,10 @@ impl World {
                 self.objects.entry(object).or_default().resize(size as usize, 0);
                 OstReply::Done
             }
-            (OstRequest::Fallocate { .. } | OstRequest::Sync { .. }, _) => OstReply::Done,
+            (
+                OstRequest::Fallocate { .. } | OstRequest::Sync { .. } | OstRequest::SetTime { .. },
+                _,
+            ) => OstReply::Done,
             _ => return Err(Errno::EOPNOTSUPP),
         })
     }
@@ -220,6 +230,11 @@ impl MdsRequests for Fake {
     }
 
     async fn post(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.0.lock().closing += 1;
+        while self.0.lock().holds_closes {
+            glint_net::host::sleep(Duration::from_millis(1)).await;
+        }
+        self.0.lock().closing -= 1;
         self.request(cred, request).await.0.map(drop)
     }
 }
