@@ -3,6 +3,8 @@
 //!
 //! Invariants:
 //! - Each pin is taken off as often as it was put on; without any the inode may be forgotten.
+//! - What a close says of the size and time is never older than what a request sets: none begins while
+//!   a close is under way, and a close that begins meanwhile finds out later what to say.
 //! - An open without the servers is either ended without them, or declared to them, and never both:
 //!   while opens are being declared, no close decides.
 
@@ -17,6 +19,8 @@ pub(crate) struct Pins {
     shared_writers: u32,
     /// Closes whose data is still here, or which find out what to say.
     closing: u32,
+    /// Requests that set the size or a time.
+    setting: u32,
     /// Opens that the servers do not know, under OPEN; and how often they are being told of some.
     undeclared: u32,
     declaring: u32,
@@ -82,6 +86,23 @@ impl Pins {
         self.closing > 0
     }
 
+    /// A request begins to set the size or a time, unless closes are under way. Whether it does.
+    pub(crate) fn begin_setting(&mut self) -> bool {
+        let begins = !self.is_closing();
+        self.setting += u32::from(begins);
+        begins
+    }
+
+    /// Ends what [`begin_setting`](Pins::begin_setting) began.
+    pub(crate) fn end_setting(&mut self) {
+        self.setting -= 1;
+    }
+
+    /// Whether what a close says would be older than what a request sets.
+    pub(crate) fn is_setting(&self) -> bool {
+        self.setting > 0
+    }
+
     /// Counts an open under OPEN.
     pub(crate) fn open_undeclared(&mut self) {
         self.undeclared += 1;
@@ -133,9 +154,10 @@ mod tests {
         /// An inode is pinned exactly while something is, and each open is ended once: here or by
         /// the servers.
         #[test]
-        fn pins_are_what_was_put_on(steps in proptest::collection::vec(0u8..10, 0..200)) {
+        fn pins_are_what_was_put_on(steps in proptest::collection::vec(0u8..12, 0..200)) {
             let mut pins = Pins::default();
             let (mut lookups, mut files, mut closes) = (0u64, Vec::new(), 0u32);
+            let mut setting = 0u32;
             let (mut undeclared, mut declared, mut declaring) = (0u32, 0u32, 0u32);
             for step in steps {
                 match step {
@@ -147,6 +169,11 @@ mod tests {
                     6 => if closes > 0 { pins.end_close(); closes -= 1 },
                     7 => { pins.open_undeclared(); undeclared += 1 }
                     8 => if declaring > 0 { pins.end_declaring(); declaring -= 1 },
+                    9 => {
+                        prop_assert_eq!(pins.begin_setting(), closes == 0);
+                        setting += u32::from(closes == 0);
+                    }
+                    10 => if setting > 0 { pins.end_setting(); setting -= 1 },
                     _ => {
                         let opens = pins.begin_declaring();
                         prop_assert_eq!(opens, undeclared);
@@ -161,6 +188,7 @@ mod tests {
                 prop_assert_eq!(pins.has_shared_writers(), files.contains(&true));
                 prop_assert_eq!(pins.is_closing(), closes > 0);
                 prop_assert_eq!(pins.is_declaring(), declaring > 0);
+                prop_assert_eq!(pins.is_setting(), setting > 0);
             }
             for _ in 0..declaring {
                 prop_assert_eq!(pins.close_undeclared(), None);

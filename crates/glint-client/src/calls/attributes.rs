@@ -1,9 +1,7 @@
 //! The calls on attributes: what of a file they lock and flush before they are changed, and who knows
 //! them.
-//!
-//! Invariant: no size or time is set while a close of the file finds out what to say, or says it:
-//! that would be older, and might arrive later. Such a close and an update wait for each other.
 
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::locks::data_locks::DataLockGuard;
@@ -14,9 +12,33 @@ use glint_proto::lock::Range;
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply, OstRequest, SetAttr, SpaceInfo,
 };
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// A request sets the size or a time of a file.
+struct SettingGuard(Arc<CachedInode>);
+
+impl Drop for SettingGuard {
+    fn drop(&mut self) {
+        self.0.lock().pins.end_setting();
+        self.0.wake();
+    }
+}
+
 impl<T: Transport> Client<T> {
+    /// Waits for the closes of a file that are under way; others wait for what is set now.
+    async fn begin_setting(&self, inode: &Arc<CachedInode>) -> SettingGuard {
+        let begins = |state: &mut InodeState| {
+            let begins = state.pins.begin_setting();
+            if !begins {
+                self.log.hurry();
+            }
+            begins.then_some(())
+        };
+        inode.until(begins).await;
+        SettingGuard(inode.clone())
+    }
+
     /// The attributes, if they are known.
     pub(crate) fn getattr_locally(&self, ino: Ino) -> Option<Found> {
         self.cache.attributes(ino)
@@ -57,11 +79,13 @@ impl<T: Transport> Client<T> {
                 self.flush_inode(inode).await?;
             }
         }
+        let _setting = match &inode {
+            Some(inode) if set.size.is_some() || set.mtime.is_some() => {
+                Some(self.begin_setting(inode).await)
+            }
+            _ => None,
+        };
         let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
-        if let Some(inode) = inode.as_ref().filter(|_| set.size.is_some() || set.mtime.is_some()) {
-            // None begins during the update.
-            self.until_closed(inode).await;
-        }
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let reply = self.ask(caller, &request).await;
         self.note_privileges_given(set.mode, b"");

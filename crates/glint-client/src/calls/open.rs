@@ -4,7 +4,7 @@
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
 use crate::cache::attrs::Tick;
-use crate::cache::inode::CachedInode;
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
@@ -39,13 +39,16 @@ impl<T: Transport> Drop for CountedOpen<'_, T> {
 }
 
 /// A close finds out what to say of a file. It waits for changes of the file, and those of its size
-/// and time for it ([`Client::until_closed`]): what it says would otherwise be older than what they
+/// and time for it ([`Pins::begin_setting`]): what it says would otherwise be older than what they
 /// set, and arrive later.
+///
+/// [`Pins::begin_setting`]: crate::cache::pins::Pins::begin_setting
 struct CloseGuard<'a>(&'a CachedInode);
 
 impl CloseGuard<'_> {
     async fn begin(inode: &CachedInode) -> CloseGuard<'_> {
-        inode.until(|state| (!state.is_updating()).then(|| state.pins.begin_close())).await;
+        let changes = |state: &InodeState| state.is_updating() || state.pins.is_setting();
+        inode.until(|state| (!changes(state)).then(|| state.pins.begin_close())).await;
         CloseGuard(inode)
     }
 }

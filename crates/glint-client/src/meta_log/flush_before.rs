@@ -3,7 +3,6 @@
 //! Invariant: no request reaches a server while a change of what it names is in the write-back log.
 //! So what the servers answer is never older than what this client knows.
 
-use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use glint_net::Transport;
 use glint_proto::{Ino, MdsRequest};
@@ -33,6 +32,11 @@ impl<T: Transport> Client<T> {
                 self.flush_access_of(parent, name).await;
                 self.flush_name(parent, name).await;
                 self.flush_name(new_parent, new_name).await;
+            }
+            // Closes were waited for before, and those that begin now wait for this.
+            MdsRequest::Setattr { ino, ref set } if set.size.is_some() || set.mtime.is_some() => {
+                self.flush_access(ino).await;
+                self.flush_changes(ino).await;
             }
             MdsRequest::Setattr { ino, .. }
             | MdsRequest::Setxattr { ino, .. }
@@ -88,17 +92,12 @@ impl<T: Transport> Client<T> {
 
     async fn flush_changes_and_closes(&self, ino: Ino) {
         let Some(inode) = self.cache.find(ino) else { return };
-        self.until_closed(&inode).await;
-        self.flush_changes(ino).await;
-    }
-
-    /// Until no close of an inode is under way.
-    pub(crate) async fn until_closed(&self, inode: &CachedInode) {
         let closing = inode.lock().pins.is_closing();
         if closing {
             self.log.hurry();
             inode.until(|state| (!state.pins.is_closing()).then_some(())).await;
         }
+        self.flush_changes(ino).await;
     }
 
     /// Until the servers know all changes of an inode that were made here.

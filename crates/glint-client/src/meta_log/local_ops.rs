@@ -432,7 +432,10 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn finish_closed(&self, file: &OpenFile) {
         let inode = self.cache.inode(file.ino);
         let is_stuck = {
-            let mut flushed = pin!(self.flush_closed(&inode));
+            let mut flushed = pin!(async {
+                self.flush_closed(&inode).await;
+                inode.until(|state| (!state.pins.is_setting()).then_some(())).await;
+            });
             match select(&mut flushed, pin!(host::sleep(CLOSE_PATIENCE))).await {
                 Either::Left(_) => false,
                 Either::Right(_) => {

@@ -5,9 +5,12 @@
 
 use crate::support::{FILE, open, with_client, write};
 use futures_util::future::join;
-use glint_client::{Caller, Vfs};
+use glint_client::{Caller, Make, Vfs};
 use glint_net::host;
-use glint_proto::{Op, SetAttr, SetTime, Timestamp};
+use glint_proto::lock::{Bits, DataLock, Grant, Range};
+use glint_proto::{Attr, Ino, MdsReply, MdsRequest, Op, SetAttr, SetTime, Timestamp, deferred};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A program closes a file, which returns before the server knows of it, and sets its size or time. A
@@ -43,4 +46,70 @@ fn what_is_set_after_a_close_is_not_overtaken_by_it() {
             assert_eq!(order, [Op::Release, Op::Setattr], "{set:?}");
         });
     }
+}
+
+/// The same of a file that the client has made by itself: what it says of the close goes with its other
+/// changes. Its objects have a time, so the server is asked to set another.
+#[test]
+fn a_close_that_begins_while_a_time_is_set_says_that_one() {
+    with_client(async |fake, client| {
+        let time = Timestamp { secs: 1_000_000_000, nanos: 0 };
+        let (directory, file) = (Ino(8), Ino(100));
+        let attr = Attr { ino: directory, mode: 0o040_755, nlink: 2, ..fake.0.lock().attr() };
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let says = said.clone();
+        fake.turn(move |_, request, answer| match request {
+            MdsRequest::GrantInodes { .. } => {
+                let (first, count, osts) = (file.0, 64, 4);
+                let (avoided, chains) = (Vec::new(), Vec::new());
+                (Ok(MdsReply::Inodes { first, count, osts, avoided, chains }), Vec::new())
+            }
+            MdsRequest::Create { .. } => {
+                let bits = Grant::Bits { ino: directory, bits: Bits::ALL, number: 1 };
+                (Ok(MdsReply::Attr(attr.clone())), vec![bits])
+            }
+            MdsRequest::Setattr { .. } => {
+                let mode = 0o100_644;
+                let attr = Attr { ino: file, mode, mtime: time, size_on_ost: true, ..attr.clone() };
+                let bits = Grant::Bits { ino: file, bits: Bits::ATTR, number: 2 };
+                (Ok(MdsReply::Attr(attr)), vec![bits])
+            }
+            MdsRequest::Batch { changes, .. } => {
+                let (mut done, mut grants) = (0, Vec::new());
+                for change in deferred::changes(changes).flatten() {
+                    done += 1;
+                    if let MdsRequest::Release { wrote, .. } = change.request {
+                        says.lock().push(wrote.and_then(|(_, objects)| objects));
+                    }
+                    if change.made.is_some() {
+                        let lock = DataLock { number: 1, range: Range::ALL, write: true };
+                        grants.push(Grant::Data { ino: file, lock });
+                    }
+                }
+                (Ok(MdsReply::Batched { done, failed: Vec::new() }), grants)
+            }
+            _ => answer,
+        });
+        let make = |mode| Make { mode, umask: 0, rdev: 0, target: b"" };
+        client.make(&Caller::ROOT, Ino::ROOT, b"d", make(0o040_755)).await.unwrap();
+        let made = make(0o100_644);
+        let open = client.create(&Caller::ROOT, directory, b"f", made, libc::O_RDWR).await.unwrap();
+        write(&client, open.handle, 0, b"data").await.unwrap();
+        client.fsync(open.handle).await.unwrap();
+        assert_eq!(fake.asked(Op::Create), 1, "the file is made here");
+        fake.hold_answers(true);
+        let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+        let closing = async {
+            while fake.asked(Op::Setattr) == 0 {
+                host::sleep(Duration::from_millis(1)).await;
+            }
+            client.release(open.handle).await.unwrap();
+            host::sleep(Duration::from_millis(100)).await;
+            fake.hold_answers(false);
+        };
+        join(client.setattr(&Caller::ROOT, file, &set), closing).await.0.unwrap();
+        client.sync().await.unwrap();
+        let said = said.lock().clone();
+        assert_eq!(said.iter().flatten().map(|said| said.mtime).collect::<Vec<_>>(), [time]);
+    });
 }
