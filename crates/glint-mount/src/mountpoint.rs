@@ -35,6 +35,8 @@ impl Default for MountOptions {
 pub struct MountedAt {
     /// Source.
     pub source: String,
+    /// Directory of the file system that is seen there: its root, but with bind mounts.
+    pub root: PathBuf,
     /// Directory.
     pub path: PathBuf,
     /// Type.
@@ -85,13 +87,14 @@ fn parse_mount(line: &str) -> Option<MountedAt> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(2);
     let device = mount.next()?.to_owned();
-    let path = PathBuf::from(unescape(mount.nth(1)?));
+    let root = PathBuf::from(unescape(mount.next()?));
+    let path = PathBuf::from(unescape(mount.next()?));
     let own = mount.next()?;
     let mut file_system = file_system.split(' ');
     let kind = file_system.next()?.to_owned();
     let source = unescape(file_system.next()?);
     let options = format!("{own},{}", file_system.next()?);
-    Some(MountedAt { source, path, kind, options, device })
+    Some(MountedAt { source, root, path, kind, options, device })
 }
 
 /// The topmost mount exactly at `path`.

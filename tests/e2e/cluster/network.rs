@@ -433,3 +433,33 @@ fn programs_use_the_client_library_without_a_mount() {
     server.stop();
     world.assert_sound();
 }
+
+/// The mount in the process of the server keeps no changes to itself: nobody could take a batch of it.
+#[test]
+fn a_mount_of_up_that_others_reach_loses_nothing() {
+    let world = World::new();
+    let port = free_port();
+    let listen = address(port);
+    let up = || world.up(&["--listen", &listen, "--insecure"]);
+    let mut server = up();
+    let top = world.mount_point();
+    let paths = || (0..20).map(|i| top.join(format!("d{i}/a/b/file")));
+    for path in paths() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, b"made here").unwrap();
+    }
+    let (other, b) = world.mount(port, "other", &[]);
+    for path in paths() {
+        let there = b.join(path.strip_prefix(&top).unwrap());
+        assert_eq!(fs::read(&there).unwrap(), b"made here", "{there:?}");
+    }
+    fs::File::open(&top).unwrap().sync_all().unwrap();
+    other.stop();
+    server.stop();
+    server = up();
+    for path in paths() {
+        assert_eq!(fs::read(&path).unwrap(), b"made here", "{path:?}");
+    }
+    server.stop();
+    world.assert_sound();
+}

@@ -14,7 +14,7 @@ use futures_lite::future::yield_now;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::limits::{BATCH_CHANGES_MAX, INODES_PER_GRANT_MAX};
-use glint_proto::{Errno, FsResult, Ino, MdsReply, Placement};
+use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, Placement};
 
 /// Changes after which others have their turn.
 const TURN: u32 = 32;
@@ -130,7 +130,10 @@ impl<K: Kv> Mds<K> {
         count: u32,
         epoch: u64,
     ) -> FsResult<MdsReply> {
-        if !self.client_locks.is_used() || self.config.commit_sync {
+        // The mount of this process has no numbers for its requests: a batch of it could not be executed
+        // once, and is refused.
+        let is_in_process = context.client == ClientId::IN_PROCESS;
+        if is_in_process || !self.client_locks.is_used() || self.config.commit_sync {
             return Err(Errno::EOPNOTSUPP);
         }
         self.need_space(context)?;

@@ -333,7 +333,7 @@ impl<M: Transport> Cluster<M> {
                     if is_there {
                         settled = last;
                     }
-                    failing = None;
+                    (failing, patience) = (None, None);
                     moved.remove(target, number);
                 }
                 None => patience = None,

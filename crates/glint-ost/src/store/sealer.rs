@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Most objects that are sealed between two flushes; each is held open.
 const BATCH_MAX: usize = 256;
+/// How long objects are sealed without an end, where there are many.
+const TURN: Duration = Duration::from_millis(500);
 /// Bytes that a shutdown reads at most to seal the remaining objects.
 const LAST_BYTES_MAX: u64 = 4 << 30;
 
@@ -122,6 +124,7 @@ impl<D: Disk> ObjectStore<D> {
     /// just now. To be called every commit interval, by one thread.
     pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
+        let begun = clock::now();
         loop {
             let mut quiet: Vec<Quiet<D::File>> = Vec::new();
             while quiet.len() < batch {
@@ -172,6 +175,10 @@ impl<D: Disk> ObjectStore<D> {
                         "could not seal an object; it has no checksum yet"
                     ),
                 }
+            }
+            // What was synced is to be said: the rest has the next interval.
+            if noted.is_some() && clock::since(begun) > TURN {
+                return Ok(());
             }
         }
     }

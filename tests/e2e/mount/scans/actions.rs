@@ -157,4 +157,31 @@ fn actions_are_those_of_find() {
     assert_eq!(left(&tree), before);
     let root = refused(glint().arg("find").arg(&dir).args(["-maxdepth", "0", "-delete"]));
     assert!(root.contains("cannot delete"), "{root}");
+
+    // A part of the file system that is mounted elsewhere is that part.
+    let bound = world.path("bound");
+    fs::create_dir(&bound).unwrap();
+    run(Command::new("mount").arg("--bind").arg(tree.join("deep/er")).arg(&bound));
+    let there = run(glint().arg("find").arg(&bound).args(["-name", "f9", "-print"]));
+    assert_eq!(there.stdout, format!("{}/f9\n", bound.display()).into_bytes());
+    run(glint().arg("find").arg(&bound).args(["-name", "empty", "-delete"]));
+    assert!(!tree.join("deep/er/empty").exists() && tree.join("deep/er/f9").exists());
+    run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&bound));
+    let said = refused(glint().arg("find").arg(&bound).args(["-name", "f9", "-delete"]));
+    assert!(said.contains("Read-only file system"), "{said}");
+    run(Command::new("umount").arg(&bound));
+    // What is mounted over a directory is not to be unmounted by its removal.
+    let over = tree.join("over");
+    fs::create_dir(&over).unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&over));
+    let said = refused(glint().arg("find").arg(&tree).arg("-delete"));
+    assert!(said.contains("is mounted below it"), "{said}");
+    run(Command::new("umount").arg(&over));
+    // A link that is followed is not what was found.
+    fs::create_dir_all(tree.join("a/target")).unwrap();
+    fs::create_dir(tree.join("a/jump")).unwrap();
+    symlink("a/target", tree.join("jump")).unwrap();
+    let said = refused(glint().args(["find", "jump/", "-delete"]).current_dir(&tree));
+    assert!(said.contains("cannot delete"), "{said}");
+    assert!(tree.join("a/jump").exists() && tree.join("a/target").exists());
 }

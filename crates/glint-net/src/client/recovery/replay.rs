@@ -186,7 +186,10 @@ impl Connection {
                 Reply::Mds { reply: Err(errno), .. } | Reply::Ost { reply: Err(errno), .. } => {
                     *errno
                 }
-                _ => return Ok(reply),
+                _ => {
+                    *patience = None;
+                    return Ok(reply);
+                }
             };
             let now = clock::now();
             let patience =

@@ -157,7 +157,7 @@ impl Replication {
     pub(in crate::replication) fn are_decided(&self, target: u16, takeover: Takeover) {
         let forget = || self.recent.forget((target, 0), |tag| tag.0 < takeover.0);
         self.doubts.end(target, takeover, forget);
-        if self.unsealed.were_noted() {
+        if self.unsealed.were_noted(target) {
             self.recent.shrink_soon();
         }
     }

@@ -19,7 +19,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, Touched};
 use glint_proto::{Errno, FsResult, ObjectId};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How far it is found out which of these objects belong to a chain.
@@ -39,8 +39,8 @@ pub(in crate::replication) struct Unsealed {
     naming: futures_util::lock::Mutex<()>,
     /// The MDS has said all rows in this run.
     knows_rows: AtomicBool,
-    /// Some are noted by their chains, and not decided there.
-    is_any_noted: AtomicBool,
+    /// Chains for which some were noted.
+    noted: Mutex<BTreeSet<u16>>,
 }
 
 impl Unsealed {
@@ -57,9 +57,9 @@ impl Unsealed {
         self.progress(target, index) == Some(Progress::Done)
     }
 
-    /// Whether the log has entries of it that are over once copies are equal: asked once.
-    pub(in crate::replication) fn were_noted(&self) -> bool {
-        self.is_any_noted.swap(false, Ordering::AcqRel)
+    /// Whether the log has entries of it that are over once copies of a chain are equal: asked once.
+    pub(in crate::replication) fn were_noted(&self, target: u16) -> bool {
+        self.noted.lock().remove(&target)
     }
 }
 
@@ -77,8 +77,8 @@ impl Replication {
             if self.recent.is_empty(key) || self.unsealed.is_named(target, index) {
                 continue;
             }
-            let _naming = self.unsealed.naming.lock().await;
             loop {
+                let _naming = self.unsealed.naming.lock().await;
                 let after = match self.unsealed.progress(target, index) {
                     None => None,
                     Some(Progress::After(last)) => Some(last),
@@ -97,7 +97,7 @@ impl Replication {
                         "copies that were changed not long before power was lost are made equal"
                     );
                     self.recent.touch_all((target, 0), its.into_iter(), UNNUMBERED).await?;
-                    self.unsealed.is_any_noted.store(true, Ordering::Release);
+                    self.unsealed.noted.lock().insert(target);
                 }
                 self.unsealed.named.lock().insert((target, index), Progress::After(last));
             }

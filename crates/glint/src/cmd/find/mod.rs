@@ -13,12 +13,13 @@ mod walk;
 use super::tree::{Place, Tree, without_number};
 use crate::{CommandResult, Usage};
 use action::Action;
-use glint_proto::{Errno, Timestamp};
+use glint_proto::{Errno, Ino, Timestamp};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use walk::{Sink, Walk};
 
@@ -116,12 +117,21 @@ pub(crate) fn run(args: Args) -> CommandResult {
             ));
             continue;
         }
+        if let Some(why) = place.is_not_changed.as_ref().filter(|_| !call.actions.is_empty()) {
+            terminal.say(&format!("{}: {why}", start.to_string_lossy()));
+            continue;
+        }
         let tree = trees.entry(place.address.clone()).or_insert_with(|| {
             Tree::connect(&place.address, "find").map_err(|why| terminal.say(&why)).ok()
         });
         let Some(tree) = tree else { continue };
         let goes_on = runtime.block_on(async {
             match tree.resolve(&place).await {
+                Ok((attr, _)) if !is_shown(start, &place, attr.ino) => {
+                    let start = start.to_string_lossy();
+                    terminal.say(&format!("{start}: the mount shows another file there"));
+                    true
+                }
                 Ok((attr, parent)) => {
                     Walk::new(&call, tree, &terminal).run(path, attr, parent).await
                 }
@@ -136,4 +146,18 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     }
     Ok(ExitCode::from(u8::from(terminal.failed.get())))
+}
+
+/// Whether a starting point in a mount is the file that was found at the servers. Else the mount shows
+/// a part of the file system that this command does not know of.
+fn is_shown(start: &OsStr, place: &Place, ino: Ino) -> bool {
+    if !place.is_in_mount {
+        return true;
+    }
+    let shown = match place.is_directory {
+        true => std::fs::metadata(start),
+        false => std::fs::symlink_metadata(start),
+    };
+    // Whoever may not look there is told so by the servers.
+    shown.map_or(true, |shown| shown.ino() == ino.0)
 }

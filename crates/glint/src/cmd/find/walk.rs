@@ -174,7 +174,9 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     /// Leaves what is printed for a file and was not yet.
     fn print(&self, entry: &mut Entry, outcome: &Applied) {
         let before = std::mem::replace(&mut entry.facts.printed, outcome.printed.len());
-        self.output.borrow_mut().extend_from_slice(&outcome.printed[before..]);
+        // Names of users may have changed meanwhile, and be shorter.
+        let new = outcome.printed.get(before..).unwrap_or_default();
+        self.output.borrow_mut().extend_from_slice(new);
     }
 
     /// Takes an action; returns whether it ended well.
@@ -206,10 +208,14 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
 
     async fn delete(&self, entry: &Entry) -> FsResult<()> {
         // As find(1) has it, which stands in that directory.
-        if entry.name() == b"." {
+        if entry.path == b"." {
             return Ok(());
         }
         let parent = entry.parent.ok_or(Errno::EBUSY)?;
+        // A starting point may be a link to what was found.
+        if entry.depth == 0 && self.source.lookup(parent, entry.name()).await?.ino != entry.ino {
+            return Err(Errno::ENOTDIR);
+        }
         let is_directory = entry.kind() == Ok(Some(FileType::Directory));
         self.source.remove(parent, entry.name(), is_directory).await
     }

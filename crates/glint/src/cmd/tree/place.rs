@@ -2,6 +2,7 @@
 
 use crate::identity::{SOCKET, in_full};
 use crate::target::resolve;
+use glint_mount::MountedAt;
 use glint_net::UNIX_PREFIX;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +19,9 @@ pub(in crate::cmd) struct Place {
     pub(in crate::cmd) is_directory: bool,
     /// It was said as a path in a mount.
     pub(in crate::cmd) is_in_mount: bool,
+    /// Why nothing is to be changed there: the mount does not allow it, or has others below that path,
+    /// which the servers do not know of.
+    pub(in crate::cmd) is_not_changed: Option<String>,
 }
 
 pub(in crate::cmd) fn names(path: &[u8]) -> Vec<Vec<u8>> {
@@ -38,7 +42,8 @@ fn on_server(said: &[u8]) -> Option<Place> {
     crate::identity::host_and_port(address).ok()?;
     let (address, path) = (address.to_owned(), &said[end..]);
     let is_directory = leads_on(path);
-    Some(Place { address, names: names(path), is_directory, is_in_mount: false })
+    let (names, is_in_mount, is_not_changed) = (names(path), false, None);
+    Some(Place { address, names, is_directory, is_in_mount, is_not_changed })
 }
 
 /// Address of a `glint up`, which listens only if it was told to.
@@ -99,8 +104,19 @@ impl Place {
             None => mount.source.clone(),
         };
         let below = path.strip_prefix(&mount.path).unwrap_or(&path);
-        let names = names(below.as_os_str().as_bytes());
-        Ok(Place { address, names, is_directory, is_in_mount: true })
+        let inner = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(below);
+        let names = names(inner.as_os_str().as_bytes());
+        let is_below = |other: &&MountedAt| other.path != path && other.path.starts_with(&path);
+        let is_not_changed = match all.iter().find(is_below) {
+            _ if mount.options.split(',').any(|option| option == "ro") => {
+                Some("Read-only file system".into())
+            }
+            Some(other) => {
+                Some(format!("{} is mounted below it; use find(1)", other.path.display()))
+            }
+            None => None,
+        };
+        Ok(Place { address, names, is_directory, is_in_mount: true, is_not_changed })
     }
 }
 
