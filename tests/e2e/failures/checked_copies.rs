@@ -50,8 +50,16 @@ fn name(object: &Path) -> &str {
 /// Waits until servers with these directories have nothing to make equal any more: a member that ends
 /// before that lacks it, for all that is known.
 fn until_stable(dirs: &[PathBuf]) {
-    let is_empty = |dir: &PathBuf| fs::metadata(dir.join("recent.log")).unwrap().len() == 0;
-    eventually("all is on stable storage", || dirs.iter().all(is_empty));
+    eventually_none("all is on stable storage", || {
+        let logs = dirs.iter().map(|dir| (dir, fs::read(dir.join("recent.log")).unwrap()));
+        let (dir, log) = logs.into_iter().find(|(_, log)| !log.is_empty())?;
+        // docs/format.md draws a record.
+        let number = |at: usize, len: usize| {
+            let bytes = log[at..].iter().take(len).rev();
+            bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        Some(format!("{}: chain {:#x}, inode {:#x}", text(dir), number(0, 2), number(8, 8)))
+    });
 }
 
 /// What `glint fsck` says.

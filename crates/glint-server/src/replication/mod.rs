@@ -155,6 +155,11 @@ impl<D: Disk> Here<'_, D> {
     pub(crate) fn index(&self, ost: u16) -> Option<u16> {
         ost.checked_sub(self.first).filter(|index| *index < self.osts.count())
     }
+
+    /// Whether the head of a chain is here.
+    pub(super) fn is_head_of(&self, row: &Chain) -> bool {
+        row.head().is_some_and(|head| self.index(head).is_some())
+    }
 }
 
 impl Replication {
@@ -330,7 +335,7 @@ impl Replication {
             if was_synced && here.index(member).is_some() {
                 // The member has been healed of what it had changed before it was lost.
                 let since = self.rows.written_since(target);
-                self.recent.forget((target, 0), |tag| tag.0 < since);
+                self.forget_before(target, since);
             }
         }
     }
@@ -434,26 +439,6 @@ impl Replication {
         }
         self.adopt(here, row);
         Ok(())
-    }
-
-    /// Changes of a chain up to this one are on stable storage in all copies; but for those of
-    /// earlier runs, of which the head may know nothing. Where a member is synced it may have others
-    /// from before it was lost, which the head asks it for.
-    fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
-        let Some(row) = self.rows.get(chain.target) else { return };
-        let is_here = |member: u16| here.index(member).is_some();
-        if !row.written().any(is_here) {
-            return;
-        }
-        if !self.rows.is_news(chain, upto) {
-            return;
-        }
-        let since = match row.readable().any(is_here) {
-            true => 0,
-            false => self.rows.written_since(chain.target),
-        };
-        let is_stable = touched::is_stable(chain.version, upto);
-        self.recent.forget((chain.target, 0), |tag| tag.0 >= since && is_stable(tag));
     }
 
     /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].

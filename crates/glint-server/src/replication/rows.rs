@@ -14,15 +14,18 @@
 //!   stable storage ends before the first change that other members may still lose
 //!   ([`Rows::unstable_from`]).
 
+mod changes;
+
+use super::touched::Stable;
+pub(super) use changes::Settling;
+use changes::{FirstChange, OwnChanges};
 use glint_proto::chain::{Chain, ChainVersion};
-use glint_proto::limits::CHAIN_NEWS_MS;
-use glint_proto::{Errno, FsResult, clock};
+use glint_proto::{Errno, FsResult};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 /// The rows of this server.
 #[derive(Default)]
@@ -55,12 +58,14 @@ struct Known {
     told: [u32; 2],
     /// Version since which members here, if they are written, are so without a break.
     written_since: u32,
-    /// Version and number of the last change that was said to be stable.
-    stable_said: (u32, u64),
+    /// What was said last to be stable.
+    stable_said: Stable,
+    /// At the head: version and number of the last change that it has told all others is stable.
+    stable_told: (u32, u64),
     version: Arc<InUse>,
     /// Versions before, while something is executed by them.
     earlier: Vec<Weak<InUse>>,
-    changes: Changes,
+    changes: OwnChanges,
 }
 
 /// Something that the head tells other members once in each version.
@@ -70,58 +75,6 @@ pub(super) enum Told {
     Active,
     /// One is synced, and has said what it may have on its disk.
     Syncing,
-}
-
-/// Changes that this server ordered as the head.
-#[derive(Default)]
-struct Changes {
-    /// Number of the last one.
-    last: u64,
-    under_way: BTreeSet<u64>,
-    /// First change since the last look at what is stable, and before it.
-    unstable: Option<FirstChange>,
-    settling: Option<FirstChange>,
-    /// Since when it is known here that other members may have lost some of them, or may yet.
-    lost_since: Option<Instant>,
-    /// Up to this one they are on stable storage in all copies.
-    stable: u64,
-    /// Changes so far that may be in some copies only, and how many of them a takeover has made
-    /// equal since.
-    undecided: u64,
-    decided: u64,
-}
-
-/// The first of some changes: its transaction, and the version of the row that it was ordered by.
-#[derive(Clone, Copy)]
-struct FirstChange {
-    transaction: u64,
-    version: u32,
-}
-
-impl Changes {
-    /// Whether members that serve may lack some of them, or none serves who could have them, and
-    /// clients may not have heard of that yet: what is called stable they would not send again.
-    fn are_lost(&mut self, first: FirstChange, row: &Chain) -> bool {
-        if row.intact_since <= first.version && row.head().is_some() {
-            self.lost_since = None;
-            return false;
-        }
-        let since = *self.lost_since.get_or_insert_with(clock::now);
-        clock::since(since) < Duration::from_millis(CHAIN_NEWS_MS)
-    }
-
-    fn is_undecided(&self) -> bool {
-        self.undecided > self.decided
-    }
-}
-
-/// Changes of a chain that are to be brought to stable storage in all copies.
-pub(super) struct Settling {
-    pub(super) row: Arc<Chain>,
-    /// Number of the last one.
-    pub(super) upto: u64,
-    /// Some may be lost, so they are not called stable yet.
-    pub(super) are_lost: bool,
 }
 
 /// A version of a row, while something is executed by it.
@@ -221,10 +174,11 @@ impl Rows {
                     change: None,
                     told: [0; 2],
                     written_since: row.version,
-                    stable_said: (0, 0),
+                    stable_said: Stable::default(),
+                    stable_told: (0, 0),
                     version,
                     earlier: Vec::new(),
-                    changes: Changes::default(),
+                    changes: OwnChanges::default(),
                 };
                 known.insert(target, one);
                 None
@@ -321,11 +275,39 @@ impl Rows {
         }
     }
 
-    /// Notes that changes up to this one are said to be stable. Returns whether that is new.
-    pub(super) fn is_news(&self, chain: ChainVersion, upto: u64) -> bool {
+    /// Notes that these changes are said to be stable. Returns whether that is new.
+    pub(super) fn is_news(&self, target: u16, said: Stable) -> bool {
         let mut known = self.known.lock();
-        let Some(one) = known.get_mut(&chain.target) else { return false };
-        std::mem::replace(&mut one.stable_said, (chain.version, upto)) != (chain.version, upto)
+        let one = known.get_mut(&target).filter(|one| one.stable_said < said);
+        one.map(|one| one.stable_said = said).is_some()
+    }
+
+    /// What was said last to be stable.
+    pub(super) fn stable_said(&self, target: u16) -> Stable {
+        self.known.lock().get(&target).map_or_else(Stable::default, |one| one.stable_said)
+    }
+
+    /// Rows of which a head here has not told all others up to which change all are stable.
+    pub(super) fn stable_untold(
+        &self,
+        is_headed: impl Fn(&Chain) -> bool,
+    ) -> Vec<(Arc<Chain>, u64)> {
+        let known = self.known.lock();
+        let is_due = |one: &&Known| {
+            let stable = one.changes.stable;
+            // Before a head has taken over, others may have noted changes of another one.
+            let is_active = one.active == one.row.version;
+            let is_untold = stable > 0 && one.stable_told != (one.row.version, stable);
+            is_untold && is_active && is_headed(&one.row)
+        };
+        known.values().filter(is_due).map(|one| (one.row.clone(), one.changes.stable)).collect()
+    }
+
+    /// All others were told that changes up to this one are stable.
+    pub(super) fn told_stable(&self, chain: ChainVersion, upto: u64) {
+        if let Some(one) = self.known.lock().get_mut(&chain.target) {
+            one.stable_told = (chain.version, upto);
+        }
     }
 
     /// Version since which members here are written, if they are.
@@ -457,7 +439,7 @@ impl Rows {
             one.changes.stable = one.changes.stable.max(upto);
         }
         let from = |one: &Known| {
-            let Changes { unstable, settling, .. } = one.changes;
+            let OwnChanges { unstable, settling, .. } = one.changes;
             [unstable, settling].into_iter().flatten().map(|first| first.transaction).min()
         };
         let first = known.values().filter_map(from).min();

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A change is called stable when all members that were written by its row, and are now, have had
 //!   everything on stable storage since they made it.
-//! - Other members hear of that from the head of their row only.
+//! - Other members hear of that from the head of their row only, once it has taken over; and in each
+//!   version of it, as one that knew of a newer version did not listen.
 //! - No chain waits here for a disk of an OST that is no member of it.
 //! - What is reported as durable does not wait for an OST that no chain has written, unless that has
 //!   changes of objects without copies.
@@ -14,6 +15,7 @@
 //! ([`unsealed`](super::takeover::unsealed)).
 
 use super::rows::Settling;
+use super::touched::Stable;
 use super::{Here, Replication};
 use futures_lite::future::or;
 use futures_util::future::{join, join_all};
@@ -147,8 +149,7 @@ impl Replication {
     /// all of them have what was acknowledged.
     async fn commit_doubtful<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
         let rows = self.doubts.chains().into_iter().filter_map(|target| self.rows.get(target));
-        let is_own = |row: &Arc<Chain>| row.head().is_some_and(|head| here.index(head).is_some());
-        let rows: Vec<Arc<Chain>> = rows.filter(is_own).collect();
+        let rows: Vec<Arc<Chain>> = rows.filter(|row| here.is_head_of(row)).collect();
         self.commit_elsewhere(here, &rows).await.into_values().collect()
     }
 
@@ -174,52 +175,90 @@ impl Replication {
     }
 
     /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
-    /// if there are others.
+    /// if there are others. All others hear of it.
     ///
     /// All members do it at the same time: clients wait for as long as one of them takes.
     pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
         let _settling = self.settling.lock().await;
-        let is_headed = |row: &Chain| row.head().is_some_and(|head| here.index(head).is_some());
+        let is_headed = |row: &Chain| here.is_head_of(row);
         let due = self.rows.begin_settling(is_headed);
-        if due.is_empty() {
-            return Ok(());
-        }
-        for Settling { row, upto, .. } in &due {
+        let settled = match due.is_empty() {
+            true => Ok(()),
+            false => self.settle_due(here, &due).await,
+        };
+        settled.and(self.tell_stable(here).await)
+    }
+
+    async fn settle_due<D: Disk>(&self, here: Here<'_, D>, due: &[Settling]) -> FsResult<()> {
+        for Settling { row, upto, .. } in due {
             self.rows.until_executed(row.id.target(), *upto).await;
         }
-        let is_elsewhere = |member: &u16| here.index(*member).is_none();
         let elsewhere = self.commit_elsewhere(here, due.iter().map(|one| &one.row));
         let own = self.commit_members(here, due.iter().map(|one| &*one.row));
         let (own, mut committed) = join(own, elsewhere).await;
         committed.extend(own?);
         let mut outcome = Ok(());
-        let mut stable = Vec::new();
-        for Settling { row, upto, are_lost } in &due {
+        for Settling { row, upto, are_lost } in due {
             let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
             let all: FsResult<()> = row.written().try_for_each(of_member);
             if all.is_err() {
                 outcome = outcome.and(all);
                 continue;
             }
-            let chain = of_row(row);
-            if *are_lost || !self.rows.settled(chain.target, *upto, is_headed) {
-                continue;
+            if !*are_lost {
+                self.rows.settled(row.id.target(), *upto, |row| here.is_head_of(row));
             }
-            // Numbers of changes are those of the head: one that was the head has others.
-            if !is_headed(row) {
-                continue;
-            }
-            self.is_stable(here, chain, *upto);
-            stable.extend(row.written().filter(is_elsewhere).map(|member| (chain, *upto, member)));
         }
-        let told = stable.into_iter().map(async |(chain, upto, member)| {
-            match self.ask_member(here, chain, member, PeerRequest::Stable(chain, upto)).await {
-                Ok(_) | Err(Errno::EREMCHG) => Ok(()),
-                Err(errno) => Err(errno),
+        outcome
+    }
+
+    /// Tells all members of chains whose head is here up to which change all are stable; once more in
+    /// each version of a row, as a member that had a newer one did not listen.
+    async fn tell_stable<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        // Numbers of changes are those of the head: one that was the head has others.
+        let untold = self.rows.stable_untold(|row| here.is_head_of(row));
+        let told = untold.into_iter().map(async |(row, upto)| {
+            let chain = of_row(&row);
+            self.is_stable(here, chain, upto);
+            let elsewhere = row.written().filter(|member| here.index(*member).is_none());
+            let stable = || PeerRequest::Stable(chain, upto);
+            let told = elsewhere.map(|member| self.ask_member(here, chain, member, stable()));
+            let told: FsResult<Vec<_>> = join_all(told).await.into_iter().collect();
+            match told {
+                Ok(_) => self.rows.told_stable(chain, upto),
+                // By the row that is known soon.
+                Err(Errno::EREMCHG) => {}
+                Err(errno) => return Err(errno),
             }
+            Ok(())
         });
-        let told: FsResult<()> = join_all(told).await.into_iter().collect();
-        outcome.and(told)
+        join_all(told).await.into_iter().collect()
+    }
+
+    /// Changes of a chain up to this one are on stable storage in all copies; but for those of
+    /// earlier runs, of which the head may know nothing. Where a member is synced it may have others
+    /// from before it was lost, which the head asks it for.
+    pub(super) fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
+        let Some(row) = self.rows.get(chain.target) else { return };
+        let is_here = |member: u16| here.index(member).is_some();
+        if !row.written().any(is_here) {
+            return;
+        }
+        let since = match row.readable().any(is_here) {
+            true => 0,
+            false => self.rows.written_since(chain.target),
+        };
+        let stable = Stable { version: chain.version, upto, since };
+        if self.rows.is_news(chain.target, stable) {
+            self.recent.forget((chain.target, 0), |tag| stable.has(tag));
+        }
+    }
+
+    /// Changes of a chain by rows before this one are over. An entry that has later ones, too, which
+    /// were said to be stable before, goes now.
+    pub(super) fn forget_before(&self, target: u16, version: u32) {
+        let stable = self.rows.stable_said(target);
+        self.recent.forget((target, 0), |tag| tag.0 < version || stable.has(tag));
     }
 }
 

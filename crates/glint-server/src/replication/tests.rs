@@ -35,6 +35,8 @@ pub(super) struct World {
     pub(super) silent: Mutex<Option<u16>>,
     /// How many servers are asked to commit at the moment, and at most were.
     pub(super) committing: Mutex<(usize, usize)>,
+    /// A row that a member hears of just before it is told what is stable.
+    pub(super) before_stable: Mutex<Option<Chain>>,
 }
 
 /// One of them.
@@ -79,6 +81,7 @@ impl World {
             mds_fails: Mutex::default(),
             silent: Mutex::default(),
             committing: Mutex::default(),
+            before_stable: Mutex::default(),
         });
         for (ost, server) in world.servers.iter().enumerate() {
             server.replication.set_peers(Some(Arc::new(Way(Arc::downgrade(&world)))));
@@ -217,6 +220,10 @@ impl Peers for Way {
                 }
                 futures_lite::future::yield_now().await;
                 world.committing.lock().0 -= 1;
+            }
+            let is_stable = matches!(request, PeerRequest::Stable(..));
+            if let Some(row) = is_stable.then(|| world.before_stable.lock().take()).flatten() {
+                world.server(ost).adopt(world.here(ost), &row);
             }
             let reply = world.server(ost).answer(world.here(ost), request).await?;
             sent(&reply)?;

@@ -81,14 +81,24 @@ fn apart(work: impl FnOnce() + Send + 'static) {
     blocking::unblock(work).detach();
 }
 
-/// Selects changes that are stable when the head of a chain, at row `version`, says so of its changes
-/// up to number `upto`.
+/// Changes that are stable, as the head of a chain said it at row `version` of its changes up to number
+/// `upto`; none by rows before `since`.
 ///
 /// The head goes on counting when its row changes, so a change by an older row may have a larger
-/// number and not be stable. (Another head makes older changes equal before it counts.) Changes of
-/// earlier runs, of which the head may know nothing, are not selected.
-pub(super) fn is_stable(version: u32, upto: u64) -> impl Fn(Tag) -> bool {
-    move |(row, number)| row > UNNUMBERED.0 && row <= version && number <= upto
+/// number and not be stable. (Another head finds older changes to be in doubt before it counts.) Changes
+/// of earlier runs, of which the head may know nothing, are not among them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(super) struct Stable {
+    pub(super) version: u32,
+    pub(super) upto: u64,
+    pub(super) since: u32,
+}
+
+impl Stable {
+    pub(super) fn has(self, (row, number): Tag) -> bool {
+        let rows = self.since.max(UNNUMBERED.0 + 1)..=self.version;
+        rows.contains(&row) && number <= self.upto
+    }
 }
 
 impl TouchedLog {

@@ -2,9 +2,10 @@
 
 use crate::replication::Here;
 use crate::replication::tests::{Server, World};
+use crate::replication::touched::UNNUMBERED;
 use futures_lite::future::block_on;
 use glint_ost::disk::memory::{DiskOperation, Fault};
-use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState};
+use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState, Touched};
 use glint_proto::{Bulk, ClientId, Errno, Ino, ObjectId, OstRequest};
 
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
@@ -13,11 +14,7 @@ const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 fn members_bring_changes_to_stable_storage_at_the_same_time() {
     let world = World::new(&[MemberState::Serving; 3]);
     block_on(world.server(0).take_over(world.here(0)));
-    let to = Destination { ost: 0, chain: Some(world.version()) };
-    let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
-    let written =
-        world.server(0).execute(world.here(0), ClientId::IN_PROCESS, to, write, Bulk::Out(b"c"));
-    block_on(written).reply.unwrap();
+    write(&world);
     block_on(world.server(0).settle(world.here(0))).unwrap();
     assert_eq!(*world.committing.lock(), (0, 2));
     let target = world.version().target;
@@ -25,6 +22,66 @@ fn members_bring_changes_to_stable_storage_at_the_same_time() {
         assert!(world.server(ost).recent.list((target, 0)).is_empty(), "stable at {ost}");
         assert_eq!(world.here(ost).osts.committed(), world.here(ost).osts.next_change() - 1);
     }
+}
+
+/// Writes to the object by the first server, which is the head.
+fn write(world: &World) {
+    let to = Destination { ost: 0, chain: Some(world.version()) };
+    let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
+    let (server, client) = (world.server(0), ClientId::IN_PROCESS);
+    let written = server.execute(world.here(0), client, to, write, Bulk::Out(b"c"));
+    block_on(written).reply.unwrap();
+}
+
+/// OSTs that may have something that others do not have, as they see it.
+fn with_recent(world: &World, members: u16) -> Vec<u16> {
+    let key = (world.version().target, 0);
+    (0..members).filter(|ost| !world.server(*ost).recent.is_empty(key)).collect()
+}
+
+#[test]
+fn a_member_that_had_a_newer_row_is_told_again_what_is_stable() {
+    let world = World::new(&[MemberState::Serving; 3]);
+    let (server, here) = (world.server(0), world.here(0));
+    block_on(server.take_over(here));
+    write(&world);
+    let newer = Chain { version: world.version().version + 1, ..world.row() };
+    *world.before_stable.lock() = Some(newer);
+    block_on(server.settle_once(here)).unwrap();
+    assert!(world.before_stable.lock().is_none());
+    assert!(!with_recent(&world, 3).is_empty(), "all have listened");
+    world.next_row(|_| {});
+    block_on(server.settle_once(here)).unwrap();
+    assert!(with_recent(&world, 3).is_empty());
+}
+
+#[test]
+fn what_was_called_stable_while_it_was_in_doubt_is_over_with_the_doubt() {
+    let world = World::new(&[MemberState::Serving; 3]);
+    let key = (world.version().target, 0);
+    let all = std::iter::once(Touched::whole(OBJECT));
+    block_on(world.server(1).recent.touch_all(key, all, UNNUMBERED)).unwrap();
+    let (server, here) = (world.server(0), world.here(0));
+    block_on(server.take_over(here));
+    write(&world);
+    block_on(server.settle_once(here)).unwrap();
+    assert_eq!(with_recent(&world, 3), [0, 1, 2], "it is in doubt");
+    while block_on(server.decide_some(here)) {}
+    assert!(with_recent(&world, 3).is_empty());
+}
+
+#[test]
+fn what_was_called_stable_while_a_member_was_synced_is_over_when_it_serves() {
+    let world = World::new(&[MemberState::Serving, MemberState::Offline]);
+    let key = (world.version().target, 0);
+    block_on(world.server(1).recent.touch(key, Touched::whole(OBJECT), (1, 9))).unwrap();
+    let chain = world.next_row(|row| row.members[1].state = MemberState::Syncing);
+    let now = (chain.version, 5);
+    block_on(world.server(1).recent.touch(key, Touched::whole(OBJECT), now)).unwrap();
+    world.server(1).is_stable(world.here(1), chain, 5);
+    assert_eq!(with_recent(&world, 2), [1], "the head may not know of the first one");
+    world.next_row(|row| row.members[1].state = MemberState::Serving);
+    assert!(with_recent(&world, 2).is_empty());
 }
 
 #[test]

@@ -155,7 +155,7 @@ impl Replication {
 
     /// Nothing of a chain that this takeover has found, or one before it, is in doubt at any member.
     pub(in crate::replication) fn are_decided(&self, target: u16, takeover: Takeover) {
-        let forget = || self.recent.forget((target, 0), |tag| tag.0 < takeover.0);
+        let forget = || self.forget_before(target, takeover.0);
         self.doubts.end(target, takeover, forget);
         if self.unsealed.were_noted(target) {
             self.recent.shrink_soon();

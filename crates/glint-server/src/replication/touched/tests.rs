@@ -22,6 +22,14 @@ impl TouchedLog {
     }
 }
 
+fn stable_since(since: u32, version: u32, upto: u64) -> impl Fn(Tag) -> bool {
+    move |tag| Stable { version, upto, since }.has(tag)
+}
+
+fn stable(version: u32, upto: u64) -> impl Fn(Tag) -> bool {
+    stable_since(0, version, upto)
+}
+
 fn touched(ino: u64, start: u64, end: u64) -> Touched {
     Touched { object: ObjectId { ino: Ino(ino), stripe: 1 }, start, end }
 }
@@ -93,7 +101,7 @@ fn an_object_that_is_changed_all_the_time_is_forgotten_up_to_its_last_changes() 
         log.touch_here((1, 0), touched(7, start, start + 1), (1, change)).unwrap();
         if change % 100 == 0 {
             // What came before the last look is stable.
-            log.forget((1, 0), is_stable(1, change - 50));
+            log.forget((1, 0), stable(1, change - 50));
         }
     }
     let left = log.list((1, 0));
@@ -149,12 +157,12 @@ fn a_change_of_an_earlier_run_is_not_forgotten_with_later_ones_of_its_object() {
     log.touch_here((1, 0), touched(8, 0, 10), (5, 1)).unwrap();
     log.touch_here((1, 0), touched(8, 20, 30), (9, 2)).unwrap();
     // A member that is synced since version 9 hears that.
-    log.forget((1, 0), |tag| tag.0 >= 9 && is_stable(9, 2)(tag));
+    log.forget((1, 0), stable_since(9, 9, 2));
     let left: Vec<u64> = log.list((1, 0)).iter().map(|one| one.object.ino.0).collect();
     assert_eq!(left, [7, 7, 8]);
     // It has been given all that it had changed before.
     log.forget((1, 0), |tag| tag.0 < 9);
-    log.forget((1, 0), is_stable(9, 2));
+    log.forget((1, 0), stable(9, 2));
     assert!(log.is_empty((1, 0)));
 }
 
@@ -181,11 +189,11 @@ fn a_change_after_the_stable_ones_is_kept_when_the_row_changes() {
     log.touch_here((1, 0), touched(8, 0, 10), (4, 50)).unwrap();
     log.touch_here((1, 0), touched(9, 0, 10), UNNUMBERED).unwrap();
     // The head has lost another member, and goes on counting after these.
-    log.forget((1, 0), is_stable(5, 50));
+    log.forget((1, 0), stable(5, 50));
     let mut left = log.list((1, 0));
     left.sort_by_key(|touched| touched.object);
     assert_eq!(left, [touched(7, 0, 10), touched(9, 0, 10)]);
-    log.forget((1, 0), is_stable(5, 51));
+    log.forget((1, 0), stable(5, 51));
     assert_eq!(log.list((1, 0)), [touched(9, 0, 10)]);
 }
 
@@ -356,7 +364,7 @@ fn nobody_who_notes_a_change_waits_for_a_log_that_becomes_shorter() {
     for ino in 1..=count {
         log.touch_here((1, 0), touched(ino, 0, 10), (1, ino)).unwrap();
     }
-    log.forget((1, 0), is_stable(1, count - LEFT));
+    log.forget((1, 0), stable(1, count - LEFT));
     let (changes, next) = (Changes::default(), AtomicU64::new(count + 1));
     let (noting, of) = (changes.clone(), Arc::downgrade(&log));
     *logs.beside.lock() = Some(Arc::new(move || {
