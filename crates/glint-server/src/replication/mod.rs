@@ -378,7 +378,7 @@ impl Replication {
             PeerRequest::Activate { chain, are_equal } => {
                 let _entered = self.rows.enter(chain)?;
                 if let Some(takeover) = are_equal {
-                    self.are_decided(chain.target, (chain.version, takeover));
+                    self.are_decided(here, chain.target, (chain.version, takeover));
                 }
                 self.rows.activate(chain);
                 Ok(PeerReply::Done)
@@ -427,7 +427,7 @@ impl Replication {
             }
             PeerRequest::Decided { chain, before, takeover } => {
                 let _entered = self.rows.enter(chain)?;
-                self.are_decided(chain.target, (before, takeover));
+                self.are_decided(here, chain.target, (before, takeover));
                 Ok(PeerReply::Done)
             }
         }

@@ -38,8 +38,8 @@ enum Attempt {
 struct UnderWay<'a> {
     replication: &'a Replication,
     target: u16,
-    /// The head.
-    ost: u16,
+    /// OSTs of this server.
+    here: std::ops::Range<u16>,
     /// Numbers of the attempts.
     numbers: Vec<u64>,
     /// Whether it is in all copies, or in none.
@@ -48,8 +48,8 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let UnderWay { replication, target, ost, numbers, is_decided } = self;
-        replication.rows.end(*target, numbers, *is_decided, *ost);
+        let UnderWay { replication, target, here, numbers, is_decided } = self;
+        replication.rows.end(*target, numbers, *is_decided, here);
     }
 }
 
@@ -85,7 +85,7 @@ impl Replication {
         let mut under_way = UnderWay {
             replication: self,
             target: chain.target,
-            ost,
+            here: here.first..here.first + here.osts.count(),
             numbers: Vec::new(),
             is_decided: true,
         };
@@ -153,7 +153,9 @@ impl Replication {
         if self.is_given_up(here, (ost, row)) {
             return self.fails_here(here, version, row, ost, Errno::ETIMEDOUT).await;
         }
-        let (sequence, stable) = self.rows.begin(version, here.osts.next_change());
+        let Some((sequence, stable)) = self.rows.begin(version, here.osts.next_change()) else {
+            return Ok(Attempt::Again);
+        };
         under_way.numbers.push(sequence);
         let parts = parts(&request, data, touched);
         if let Err(errno) = self.note_recent(&request, version, sequence, parts.clone()).await {

@@ -24,6 +24,7 @@ use glint_proto::{Errno, FsResult};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -360,10 +361,11 @@ impl Rows {
     }
 
     /// The head begins a change; its transaction is not before this one. Returns its number, and up
-    /// to which they are stable.
-    pub(super) fn begin(&self, chain: ChainVersion, transaction: u64) -> (u64, u64) {
+    /// to which they are stable; `None` if there is a newer row: numbers rise with versions.
+    pub(super) fn begin(&self, chain: ChainVersion, transaction: u64) -> Option<(u64, u64)> {
         let mut known = self.known.lock();
-        let Some(one) = known.get_mut(&chain.target) else { return (1, 0) };
+        let one = known.get_mut(&chain.target);
+        let one = one.filter(|one| one.row.version == chain.version)?;
         let changes = &mut one.changes;
         changes.last += 1;
         changes.under_way.insert(changes.last);
@@ -371,17 +373,17 @@ impl Rows {
             changes.unstable = Some(FirstChange { transaction, version: chain.version });
             self.unstable_from.0.fetch_min(transaction, Ordering::AcqRel);
         }
-        (changes.last, changes.stable)
+        Some((changes.last, changes.stable))
     }
 
-    /// A change that this OST ordered is over, with all attempts to make it. Unless it is decided, it
-    /// may be in some copies only.
-    pub(super) fn end(&self, target: u16, numbers: &[u64], is_decided: bool, ost: u16) {
+    /// A change that an OST `here` ordered is over, with all attempts to make it. Unless it is decided,
+    /// it may be in some copies only.
+    pub(super) fn end(&self, target: u16, numbers: &[u64], is_decided: bool, here: &Range<u16>) {
         if let Some(one) = self.known.lock().get_mut(&target) {
             numbers.iter().for_each(|number| _ = one.changes.under_way.remove(number));
             if !is_decided {
                 one.changes.undecided += 1;
-                if one.row.head() == Some(ost) {
+                if one.row.head().is_some_and(|head| here.contains(&head)) {
                     one.active = 0;
                 }
             }

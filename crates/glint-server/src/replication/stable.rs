@@ -16,7 +16,7 @@
 
 use super::rows::Settling;
 use super::touched::Stable;
-use super::{Here, Replication};
+use super::{Here, Replication, within};
 use futures_lite::future::or;
 use futures_util::future::{join, join_all};
 use glint_net::host;
@@ -34,6 +34,9 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 /// Pause before it is looked whether a row that others have is known here, too.
 const AGAIN: Duration = Duration::from_millis(20);
+
+/// How long others may take to hear of what is stable, if they did not when it was.
+const TELLING: Duration = Duration::from_millis(500);
 
 /// Last time that it was looked what is stable.
 #[derive(Default)]
@@ -126,6 +129,10 @@ impl Replication {
         if let Err(errno) = self.settle_once(here).await {
             tracing::debug!(%errno, "copies are not on stable storage yet");
         }
+        // Nobody waits for those that did not listen before.
+        if self.is_leased() {
+            _ = within(TELLING, async { Ok(self.tell_stable(here, |_| true).await) }).await;
+        }
     }
 
     /// Brings everything that was answered here so far to stable storage, in all copies, whoever
@@ -175,18 +182,20 @@ impl Replication {
     }
 
     /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
-    /// if there are others. All others hear of it.
+    /// if there are others.
     ///
     /// All members do it at the same time: clients wait for as long as one of them takes.
     pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
         let _settling = self.settling.lock().await;
         let is_headed = |row: &Chain| here.is_head_of(row);
         let due = self.rows.begin_settling(is_headed);
-        let settled = match due.is_empty() {
-            true => Ok(()),
-            false => self.settle_due(here, &due).await,
-        };
-        settled.and(self.tell_stable(here).await)
+        if due.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.settle_due(here, &due).await;
+        let is_due = |row: &Chain| due.iter().any(|one| one.row.id == row.id);
+        self.tell_stable(here, is_due).await;
+        outcome
     }
 
     async fn settle_due<D: Disk>(&self, here: Here<'_, D>, due: &[Settling]) -> FsResult<()> {
@@ -212,27 +221,23 @@ impl Replication {
         outcome
     }
 
-    /// Tells all members of chains whose head is here up to which change all are stable; once more in
-    /// each version of a row, as a member that had a newer one did not listen.
-    async fn tell_stable<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+    /// Tells all members of these chains, if their head is here, up to which change all are stable; once
+    /// more in each version of a row, as a member that had a newer one did not listen.
+    async fn tell_stable<D: Disk>(&self, here: Here<'_, D>, of: impl Fn(&Chain) -> bool) {
         // Numbers of changes are those of the head: one that was the head has others.
-        let untold = self.rows.stable_untold(|row| here.is_head_of(row));
+        let untold = self.rows.stable_untold(|row| here.is_head_of(row) && of(row));
         let told = untold.into_iter().map(async |(row, upto)| {
             let chain = of_row(&row);
             self.is_stable(here, chain, upto);
             let elsewhere = row.written().filter(|member| here.index(*member).is_none());
             let stable = || PeerRequest::Stable(chain, upto);
             let told = elsewhere.map(|member| self.ask_member(here, chain, member, stable()));
-            let told: FsResult<Vec<_>> = join_all(told).await.into_iter().collect();
-            match told {
-                Ok(_) => self.rows.told_stable(chain, upto),
-                // By the row that is known soon.
-                Err(Errno::EREMCHG) => {}
-                Err(errno) => return Err(errno),
+            // Otherwise they hear of it later, by a newer row.
+            if join_all(told).await.iter().all(Result::is_ok) {
+                self.rows.told_stable(chain, upto);
             }
-            Ok(())
         });
-        join_all(told).await.into_iter().collect()
+        join_all(told).await;
     }
 
     /// Changes of a chain up to this one are on stable storage in all copies; but for those of
@@ -259,6 +264,16 @@ impl Replication {
     pub(super) fn forget_before(&self, target: u16, version: u32) {
         let stable = self.rows.stable_said(target);
         self.recent.forget((target, 0), |tag| tag.0 < version || stable.has(tag));
+    }
+
+    /// The same of changes that a takeover by this version has found, and made equal. It has not asked a
+    /// member that was away then what that had changed: that is what it is synced for.
+    pub(super) fn forget_decided<D: Disk>(&self, here: Here<'_, D>, target: u16, version: u32) {
+        let row = self.rows.get(target);
+        let serves = row.is_some_and(|row| row.readable().any(|ost| here.index(ost).is_some()));
+        if serves || version >= self.rows.written_since(target) {
+            self.forget_before(target, version);
+        }
     }
 }
 

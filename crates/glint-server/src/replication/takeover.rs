@@ -77,7 +77,7 @@ impl Replication {
         }
         self.tell_active(here, row, all.is_empty().then_some(takeover.1)).await?;
         if all.is_empty() {
-            self.are_decided(chain.target, takeover);
+            self.are_decided(here, chain.target, takeover);
         }
         self.rows.activate_own(chain, undecided);
         tracing::info!(chain = %row.id, version = row.version, in_doubt = all.len(), "took over");

@@ -51,7 +51,7 @@ fn a_member_that_had_a_newer_row_is_told_again_what_is_stable() {
     assert!(world.before_stable.lock().is_none());
     assert!(!with_recent(&world, 3).is_empty(), "all have listened");
     world.next_row(|_| {});
-    block_on(server.settle_once(here)).unwrap();
+    block_on(server.settle_if_due(here));
     assert!(with_recent(&world, 3).is_empty());
 }
 
@@ -80,6 +80,25 @@ fn what_was_called_stable_while_a_member_was_synced_is_over_when_it_serves() {
     block_on(world.server(1).recent.touch(key, Touched::whole(OBJECT), now)).unwrap();
     world.server(1).is_stable(world.here(1), chain, 5);
     assert_eq!(with_recent(&world, 2), [1], "the head may not know of the first one");
+    world.next_row(|row| row.members[1].state = MemberState::Serving);
+    assert!(with_recent(&world, 2).is_empty());
+}
+
+#[test]
+fn what_a_member_had_changed_before_it_was_lost_is_not_over_with_a_doubt_from_then() {
+    let world = World::new(&[MemberState::Serving, MemberState::Offline]);
+    let key = (world.version().target, 0);
+    let other = ObjectId { ino: Ino(8), stripe: 0 };
+    // One that was away has changed something that nobody else has.
+    let own = std::iter::once(Touched::whole(other));
+    block_on(world.server(1).recent.touch_all(key, own, UNNUMBERED)).unwrap();
+    let (server, here) = (world.server(0), world.here(0));
+    let all = std::iter::once(Touched::whole(OBJECT));
+    block_on(server.recent.touch_all(key, all, UNNUMBERED)).unwrap();
+    block_on(server.take_over(here));
+    world.next_row(|row| row.members[1].state = MemberState::Syncing);
+    while block_on(server.decide_some(here)) {}
+    assert_eq!(with_recent(&world, 2), [1], "the head has not asked for it");
     world.next_row(|row| row.members[1].state = MemberState::Serving);
     assert!(with_recent(&world, 2).is_empty());
 }

@@ -148,14 +148,19 @@ impl Replication {
             let request = PeerRequest::Decided { chain, before, takeover };
             self.ask_member(here, chain, member, request).await?;
         }
-        self.are_decided(chain.target, (before, takeover));
+        self.are_decided(here, chain.target, (before, takeover));
         tracing::info!(chain = %row.id, before, "copies are equal");
         Ok(())
     }
 
     /// Nothing of a chain that this takeover has found, or one before it, is in doubt at any member.
-    pub(in crate::replication) fn are_decided(&self, target: u16, takeover: Takeover) {
-        let forget = || self.forget_before(target, takeover.0);
+    pub(in crate::replication) fn are_decided<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        target: u16,
+        takeover: Takeover,
+    ) {
+        let forget = || self.forget_decided(here, target, takeover.0);
         self.doubts.end(target, takeover, forget);
         if self.unsealed.were_noted(target) {
             self.recent.shrink_soon();

@@ -186,6 +186,7 @@ fn one_that_was_the_head_calls_nothing_stable_that_another_has_ordered() {
     write_at(&world, 1, OBJECT).unwrap();
     // It may have begun before that change.
     block_on(world.server(0).settle_once(world.here(0))).unwrap();
+    block_on(world.server(0).settle_if_due(world.here(0)));
     for ost in [0, 1] {
         let left = world.server(ost).recent.list((target, 0));
         assert!(left.contains(&part(7, 0, 1)), "nobody has brought it to stable storage");
