@@ -7,7 +7,7 @@
 //! - A waiter keeps its place until it has what it waits for, however often it is woken.
 //! - Nobody is woken under the lock of the list.
 
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -15,11 +15,13 @@ use std::task::{Poll, Waker};
 /// Tasks that wait, in the order in which they began to. A key says what for, where not all of a
 /// list wait for the same.
 pub struct WaitList<K = ()> {
-    entries: Mutex<Entries<K>>,
+    ///
+    /// `None` until somebody waits: there are far more lists than waiters.
+    entries: Mutex<Option<Box<Entries<K>>>>,
     /// How many there are, for those who wake.
-    len: AtomicUsize,
-    /// Counts changes by those who wake.
-    wakes: AtomicU64,
+    len: AtomicU32,
+    /// Counts changes by those who wake; one that is woken looks long before this comes round.
+    wakes: AtomicU32,
 }
 
 struct Entries<K> {
@@ -44,17 +46,19 @@ struct Place<'a, K> {
 struct Entered {
     number: u64,
     /// `wakes` when it was last seen in the list, and with which waker.
-    at: u64,
+    at: u32,
     waker: Waker,
+}
+
+impl<K> Default for Entries<K> {
+    fn default() -> Entries<K> {
+        Entries { next: 0, waiting: VecDeque::new() }
+    }
 }
 
 impl<K> Default for WaitList<K> {
     fn default() -> WaitList<K> {
-        WaitList {
-            entries: Mutex::new(Entries { next: 0, waiting: VecDeque::new() }),
-            len: AtomicUsize::new(0),
-            wakes: AtomicU64::new(0),
-        }
+        WaitList { entries: Mutex::new(None), len: AtomicU32::new(0), wakes: AtomicU32::new(0) }
     }
 }
 
@@ -92,7 +96,7 @@ impl<K> WaitList<K> {
 
     /// How many wait, but for those who have just been woken.
     pub fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        self.len.load(Ordering::Relaxed) as usize
     }
 
     /// Whether nobody does.
@@ -108,8 +112,9 @@ impl<K> WaitList<K> {
         }
         let woken = {
             let mut entries = self.entries.lock();
-            let woken = take(&mut entries);
-            self.len.store(entries.waiting.len(), Ordering::Relaxed);
+            let entries = entries.get_or_insert_default();
+            let woken = take(entries);
+            self.len.store(entries.waiting.len() as u32, Ordering::Relaxed);
             self.wakes.fetch_add(1, Ordering::Relaxed);
             woken
         };
@@ -165,6 +170,7 @@ impl<K> Place<'_, K> {
         K: Clone,
     {
         let mut entries = self.list.entries.lock();
+        let entries = entries.get_or_insert_default();
         let number = self.entered.as_ref().map_or(entries.next, |known| known.number);
         entries.next = entries.next.max(number + 1);
         match entries.find(number) {
@@ -174,7 +180,7 @@ impl<K> Place<'_, K> {
                 entries.waiting.insert(at, entry);
             }
         }
-        self.list.len.store(entries.waiting.len(), Ordering::Relaxed);
+        self.list.len.store(entries.waiting.len() as u32, Ordering::Relaxed);
         let at = self.list.wakes.load(Ordering::Relaxed);
         self.entered = Some(Entered { number, at, waker: waker.clone() });
     }
@@ -183,10 +189,11 @@ impl<K> Place<'_, K> {
     fn leave(&mut self) {
         let Some(entered) = self.entered.take() else { return };
         let mut entries = self.list.entries.lock();
+        let entries = entries.get_or_insert_default();
         if let Ok(at) = entries.find(entered.number) {
             entries.waiting.remove(at);
         }
-        self.list.len.store(entries.waiting.len(), Ordering::Relaxed);
+        self.list.len.store(entries.waiting.len() as u32, Ordering::Relaxed);
     }
 }
 

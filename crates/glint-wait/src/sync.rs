@@ -2,4 +2,4 @@
 //! that of its model in this place.
 
 pub(crate) use parking_lot::Mutex;
-pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};

@@ -12,7 +12,7 @@ mod turns;
 
 /// Locks and atomics of both, in the model.
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
