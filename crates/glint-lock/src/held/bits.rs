@@ -3,11 +3,12 @@
 use glint_proto::lock::Bits;
 
 /// Bits of one inode.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct HeldBits {
     bits: Bits,
-    /// For each bit, the number of its last recall.
-    asked: [u64; Bits::COUNT],
+    /// For each bit, the number of its last recall; `None` before the first, which for most inodes
+    /// never comes.
+    asked: Option<Box<[u64; Bits::COUNT]>>,
     /// The highest number of a grant.
     granted: u64,
 }
@@ -32,8 +33,9 @@ impl HeldBits {
     pub fn grant(&mut self, bits: Bits, number: u64) -> Bits {
         self.granted = self.granted.max(number);
         let mut usable = Bits::NONE;
-        for (at, asked) in self.asked.iter().enumerate() {
-            if *asked < number {
+        for at in 0..Bits::COUNT {
+            let asked = self.asked.as_ref().map_or(0, |asked| asked[at]);
+            if asked < number {
                 usable |= Bits(1 << at) & bits;
             }
         }
@@ -43,7 +45,7 @@ impl HeldBits {
 
     /// Bits are recalled. Returns those that were held.
     pub fn recall(&mut self, bits: Bits, number: u64) -> Bits {
-        for (at, asked) in self.asked.iter_mut().enumerate() {
+        for (at, asked) in self.asked.get_or_insert_default().iter_mut().enumerate() {
             if bits.contains(Bits(1 << at)) {
                 *asked = number.max(*asked);
             }
