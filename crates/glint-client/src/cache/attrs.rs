@@ -42,10 +42,18 @@ impl Tick {
 #[derive(Default)]
 pub(crate) struct AttrCache {
     attr: Option<Attr>,
-    /// Updates by this client that are under way.
-    updating: u32,
-    /// When an update ended last, or the lock was lost; and how often that was so.
+    /// When an update ended last, or the lock was lost.
     disturbed: Tick,
+    /// `None` while none is under way.
+    updates: Option<Box<Updates>>,
+}
+
+/// Updates of attributes by this client, from when the first of them begins until all have ended.
+#[derive(Default)]
+struct Updates {
+    /// How many are under way.
+    count: u32,
+    /// How often an update ended meanwhile, or the lock was lost.
     disturbances: u64,
     /// How often the attributes were forgotten because others may have changed them.
     losses: u64,
@@ -80,14 +88,15 @@ impl AttrCache {
 
     /// Whether updates are under way.
     pub(crate) fn is_updating(&self) -> bool {
-        self.updating > 0
+        self.updates.is_some()
     }
 
     /// Begins an update. Returns what was known and protected.
     pub(crate) fn begin_update(&mut self, protected: bool) -> Before {
-        self.updating += 1;
+        let updates = self.updates.get_or_insert_default();
+        updates.count += 1;
         let attr = self.attr.take().filter(|_| protected);
-        Before { disturbances: self.disturbances, losses: self.losses, attr }
+        Before { disturbances: updates.disturbances, losses: updates.losses, attr }
     }
 
     /// An update is about to end, and its answer says what the attributes are.
@@ -104,7 +113,7 @@ impl AttrCache {
         protected: bool,
         change: impl FnOnce(&mut Attr),
     ) {
-        if protected && self.is_undisturbed_since(before) && self.losses == before.losses {
+        if protected && self.is_undisturbed_since(before) && !self.is_lost_since(before) {
             self.attr.clone_from(&before.attr);
             if let Some(attr) = &mut self.attr {
                 change(attr);
@@ -114,15 +123,24 @@ impl AttrCache {
 
     /// Whether nothing else has happened to the attributes since an update began.
     fn is_undisturbed_since(&self, before: &Before) -> bool {
-        self.updating == 1 && self.disturbances == before.disturbances
+        let updates = self.updates.as_ref();
+        updates.is_some_and(|now| now.count == 1 && now.disturbances == before.disturbances)
+    }
+
+    /// Whether others may have changed the attributes since an update began.
+    fn is_lost_since(&self, before: &Before) -> bool {
+        self.updates.as_ref().is_none_or(|now| now.losses != before.losses)
     }
 
     /// Ends an update.
     pub(crate) fn end_update(&mut self, now: Tick) {
-        self.updating -= 1;
         self.disturb_at(now);
-        if self.updating > 0 {
-            self.attr = None;
+        match &mut self.updates {
+            Some(updates) if updates.count > 1 => {
+                updates.count -= 1;
+                self.attr = None;
+            }
+            updates => *updates = None,
         }
     }
 
@@ -133,7 +151,9 @@ impl AttrCache {
 
     fn disturb_at(&mut self, now: Tick) {
         self.disturbed = self.disturbed.max(now);
-        self.disturbances += 1;
+        if let Some(updates) = &mut self.updates {
+            updates.disturbances += 1;
+        }
     }
 
     /// Sets attributes that this client alone decides.
@@ -143,7 +163,7 @@ impl AttrCache {
 
     /// A server said what they are, in answer to what was asked then.
     pub(crate) fn learn(&mut self, attr: &Attr, asked: Tick) {
-        if self.updating == 0 && self.disturbed.is_before(asked) {
+        if self.updates.is_none() && self.disturbed.is_before(asked) {
             self.attr = Some(attr.clone());
         }
     }
@@ -151,7 +171,9 @@ impl AttrCache {
     /// A lock has come with an answer: what was known without one may be old, the answer is not.
     pub(crate) fn forget_unprotected(&mut self) {
         self.attr = None;
-        self.losses += 1;
+        if let Some(updates) = &mut self.updates {
+            updates.losses += 1;
+        }
     }
 
     /// Nothing is known any more, nor learned of what was asked so far: others may change them
