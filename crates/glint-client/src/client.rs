@@ -169,8 +169,8 @@ impl<T: Transport> Client<T> {
         let inode = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
         let unsent = inode.and_then(|inode| {
             let state = inode.lock();
-            let blocks = state.data.unsent_blocks();
-            state.data.unsent().map(|(size, time)| (size, time, blocks))
+            let blocks = state.rare.data.unsent_blocks();
+            state.rare.data.unsent().map(|(size, time)| (size, time, blocks))
         });
         let mut attr = self.complete(attr).await?;
         // Data that others have to send takes an unknown space: more than none, which would say
@@ -260,7 +260,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
         self.cache.find(ino).is_some_and(|inode| {
             let state = inode.lock();
-            state.delegation.has_no_xattrs()
+            state.rare.delegation.has_no_xattrs()
                 || state.attributes().is_some_and(|attr| attr.has_no_xattrs)
         })
     }
@@ -273,7 +273,7 @@ impl<T: Transport> Client<T> {
     }
 
     pub(crate) async fn layout_of(&self, ino: Ino) -> FsResult<Layout> {
-        let known = self.cache.find(ino).and_then(|inode| inode.lock().data.layout());
+        let known = self.cache.find(ino).and_then(|inode| inode.lock().rare.data.layout());
         if let Some(layout) = known {
             return Ok(layout);
         }

@@ -10,9 +10,12 @@
 //! - The count of free names is not below their number, so limits on counts are limits on memory.
 
 use crate::cache::attrs::Tick;
+use crate::cache::inode::names::CachedName;
+use crate::cache::inode::rare::{Rare, blank};
 use crate::cache::pages::{PageSize, PageWish};
 use glint_proto::Ino;
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 
 /// Doublings of the names that are looked up one by one before another page is asked for.
 const PAGES_DOUBLING: u32 = 10;
@@ -20,16 +23,31 @@ const PAGES_DOUBLING: u32 = 10;
 /// Known names of one directory.
 #[derive(Default)]
 pub(crate) struct Dentries {
-    /// The inode of a name; `None` if the name is free.
-    names: HashMap<Box<[u8]>, Option<Ino>>,
+    /// When names were lost or changed last.
+    disturbed: Tick,
+    known: Rare<KnownNames>,
+}
+
+/// The number of the inode of a name; `None` if the name is free. No inode has 0, for which the
+/// kernel takes a name that is free.
+type Child = Option<NonZeroU64>;
+
+/// What is known of a directory once something is.
+#[derive(Default)]
+struct KnownNames {
+    names: HashMap<CachedName, Child>,
     /// How many names were learned to be free since those were last forgotten all at once.
     negative: usize,
     complete: bool,
     /// A page of this size was asked for at the first lookup, and has answered no other one yet.
     guessed: Option<PageSize>,
-    /// When names were lost or changed last.
-    disturbed: Tick,
     pages: Pages,
+}
+
+blank!(KnownNames);
+
+fn ino_of(child: NonZeroU64) -> Ino {
+    Ino(child.get())
 }
 
 /// Pages of the directory that were asked for because names were looked up one by one: after two of
@@ -52,82 +70,95 @@ impl Dentries {
 
     /// The inode that a name leads to, if that is known.
     pub(crate) fn get(&self, name: &[u8]) -> Option<Ino> {
-        self.names.get(name).copied().flatten()
+        self.known.names.get(name).copied().flatten().map(ino_of)
     }
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8], protected: bool) -> bool {
-        match self.names.get(name) {
-            Some(ino) => ino.is_none() && protected,
-            None => self.complete && protected,
+        match self.known.names.get(name) {
+            Some(child) => child.is_none() && protected,
+            None => self.known.complete && protected,
         }
     }
 
     /// Whether a name is among those that are known to be free.
     pub(crate) fn has_negative(&self, name: &[u8]) -> bool {
-        self.names.get(name).is_some_and(Option::is_none)
+        self.known.names.get(name).is_some_and(Option::is_none)
     }
 
     /// Whether a name that is not known here does not exist.
     pub(crate) fn is_complete(&self) -> bool {
-        self.complete
+        self.known.complete
     }
 
     /// Whether all names are known from now on.
     pub(crate) fn set_complete(&mut self, complete: bool) {
-        self.complete = complete;
+        if complete {
+            self.known.make().complete = true;
+        } else {
+            self.incomplete();
+        }
     }
 
     /// Whether no name is known to lead to an inode.
     pub(crate) fn is_empty(&self) -> bool {
-        self.names.values().all(Option::is_none)
+        self.known.names.values().all(Option::is_none)
     }
 
     /// Names that lead to inodes, and these.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Ino)> {
-        self.names.iter().filter_map(|(name, ino)| ino.map(|ino| (&**name, ino)))
+        let names = self.known.names.iter();
+        names.filter_map(|(name, child)| child.map(|child| (&**name, ino_of(child))))
     }
 
     /// The inodes of names.
     pub(crate) fn inodes(&self) -> Vec<Ino> {
-        self.names.values().flatten().copied().collect()
+        self.known.names.values().flatten().copied().map(ino_of).collect()
     }
 
     /// A name leads to this inode.
     pub(crate) fn insert(&mut self, name: &[u8], ino: Ino) {
-        self.names.insert(name.into(), Some(ino));
+        match NonZeroU64::new(ino.0) {
+            Some(child) => _ = self.known.make().names.insert(name.into(), Some(child)),
+            None => self.doubt(name),
+        }
     }
 
     /// A name is free. Whether it is the first that is.
     pub(crate) fn insert_negative(&mut self, name: &[u8]) -> bool {
-        self.names.insert(name.into(), None);
-        self.negative += 1;
-        self.negative == 1
+        let known = self.known.make();
+        known.names.insert(name.into(), None);
+        known.negative += 1;
+        known.negative == 1
     }
 
     /// Counts names that are free: no fewer than there are.
     pub(crate) fn negative(&self) -> usize {
-        self.negative
+        self.known.negative
     }
 
     /// A name is not known any more, or gone. Returns its inode.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<Ino> {
         self.disturbed = Tick::now();
-        self.names.remove(name).flatten()
+        self.known.made()?.names.remove(name).flatten().map(ino_of)
     }
 
     /// A name may lead anywhere: it is not the only one that is not known.
     pub(crate) fn doubt(&mut self, name: &[u8]) {
         self.disturbed = Tick::now();
-        self.names.remove(name);
-        self.complete = false;
+        if let Some(known) = self.known.made() {
+            known.names.remove(name);
+            known.complete = false;
+        }
     }
 
     /// Forgets names that lead to inodes which `is_doubtful`.
     pub(crate) fn doubt_inodes(&mut self, is_doubtful: impl Fn(Ino) -> bool) {
         self.disturbed = Tick::now();
-        self.complete = false;
-        self.names.retain(|_, ino| ino.is_none_or(|ino| !is_doubtful(ino)));
+        if let Some(known) = self.known.made() {
+            known.complete = false;
+            known.names.retain(|_, child| child.is_none_or(|child| !is_doubtful(ino_of(child))));
+        }
     }
 
     /// A name is looked up that is not known. Returns the page of names that is worth asking for
@@ -136,7 +167,7 @@ impl Dentries {
         &mut self,
         guess: impl FnOnce() -> Option<PageSize>,
     ) -> Option<PageWish> {
-        let Pages { count, names, cookie } = &mut self.pages;
+        let Pages { count, names, cookie } = &mut self.known.make().pages;
         *names += 1;
         let guessed = if (*count, *names) == (0, 1) { guess() } else { None };
         if guessed.is_none() && *names <= 1 << (*count).min(PAGES_DOUBLING) {
@@ -151,50 +182,64 @@ impl Dentries {
 
     /// A page that was guessed has answered the lookup that it was asked for.
     pub(crate) fn note_guess(&mut self, size: PageSize) {
-        self.guessed = Some(size);
+        self.known.make().guessed = Some(size);
     }
 
     /// Another lookup is answered without asking. Returns the size of a guessed page if it is the
     /// first one that is.
     pub(crate) fn take_guess(&mut self) -> Option<PageSize> {
-        self.guessed.take()
+        self.known.made()?.guessed.take()
     }
 
     /// A page of names has come that ends with this cookie; `None` if it was the last.
     pub(crate) fn note_page(&mut self, last: Option<u64>) {
-        self.pages.cookie = last.unwrap_or(0);
+        self.known.make().pages.cookie = last.unwrap_or(0);
     }
 
     /// Nothing protects free names any more.
     pub(crate) fn revoke_negative(&mut self) {
         self.disturbed = Tick::now();
-        self.complete = false;
-        self.names.retain(|_, ino| ino.is_some());
+        self.incomplete();
+        self.forget_free();
     }
 
     /// A lock on free names has come with an answer: what was known without one may be old, the
     /// answer is not.
     pub(crate) fn forget_unprotected(&mut self) {
-        self.complete = false;
-        self.names.retain(|_, ino| ino.is_some());
+        self.incomplete();
+        self.forget_free();
     }
 
     /// Forgets which names are free, one by one, to save memory. Returns how many it had counted.
     pub(crate) fn forget_negative(&mut self) -> usize {
-        self.names.retain(|_, ino| ino.is_some());
-        std::mem::take(&mut self.negative)
+        self.forget_free();
+        self.known.made().map_or(0, |known| std::mem::take(&mut known.negative))
     }
 
     /// Forgets all names.
     pub(crate) fn clear(&mut self) {
         self.disturbed = Tick::now();
-        self.complete = false;
-        self.names.clear();
+        if let Some(known) = self.known.made() {
+            known.complete = false;
+            known.names = HashMap::new();
+        }
+    }
+
+    fn incomplete(&mut self) {
+        if let Some(known) = self.known.made() {
+            known.complete = false;
+        }
+    }
+
+    fn forget_free(&mut self) {
+        if let Some(known) = self.known.made() {
+            known.names.retain(|_, child| child.is_some());
+        }
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
+        self.known.names.len()
     }
 }
 

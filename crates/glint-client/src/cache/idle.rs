@@ -8,7 +8,7 @@
 //!   locks: nobody would see that such an answer brings nothing.
 
 use crate::cache::Cache;
-use crate::cache::inode::CachedInode;
+use crate::cache::inode::{CachedInode, InodeEntry};
 use crate::locks::return_queue::ReturnQueue;
 use glint_proto::Ino;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Cache {
     /// another reason than a pin.
     fn forget_idle(&self, ino: Ino, returns: &ReturnQueue, is_unstable: impl Fn(Ino) -> bool) {
         let mut shard = self.shard(ino).write();
-        let Some(inode) = shard.get(&ino) else { return };
+        let Some(InodeEntry(inode)) = shard.get(&ino) else { return };
         // Before the pins: whoever takes the last one off later lists it again.
         inode.is_listed.store(false, Ordering::Release);
         if !inode.lock().pins.is_empty() {
@@ -59,7 +59,7 @@ impl Cache {
             self.note_idle(inode);
             return;
         }
-        let Some(inode) = shard.remove(&ino) else { return };
+        let Some(InodeEntry(inode)) = shard.take(&ino) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
         drop(shard);
         let mut state = inode.lock();
@@ -70,7 +70,7 @@ impl Cache {
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
                 let mut state = directory.lock();
-                if !state.delegation.is_delegated() {
+                if !state.rare.delegation.is_delegated() {
                     // The name is not the only unknown one, from now on.
                     state.dentries.doubt(&name);
                 }

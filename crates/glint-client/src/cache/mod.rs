@@ -18,7 +18,7 @@ pub(crate) mod prune;
 use crate::cache::attr_update::AttrUpdate;
 use crate::cache::attrs::Tick;
 use crate::cache::in_flight::RequestsInFlight;
-use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::inode::{CachedInode, InodeEntry, InodeState};
 use crate::cache::pages::PageGuesses;
 use crate::kernel::Kernel;
 use crate::meta_log::log::WriteBackLog;
@@ -27,7 +27,7 @@ use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use glint_wait::Sharded;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are forgotten.
 pub(crate) const INODES_MAX: usize = 200_000;
 
-type Shard = RwLock<HashMap<Ino, Arc<CachedInode>>>;
+type Shard = RwLock<HashSet<InodeEntry>>;
 
 /// Until when answers to a request bring something: locks until the servers have forgotten all of
 /// them, capabilities until they have forgotten this client.
@@ -92,7 +92,7 @@ impl Cache {
     }
 
     pub(crate) fn find(&self, ino: Ino) -> Option<Arc<CachedInode>> {
-        self.shard(ino).read().get(&ino).cloned()
+        self.shard(ino).read().get(&ino).map(|entry| entry.0.clone())
     }
 
     pub(crate) fn inode(&self, ino: Ino) -> Arc<CachedInode> {
@@ -100,21 +100,21 @@ impl Cache {
             return inode;
         }
         let mut shard = self.shard(ino).write();
-        let new = || {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            let inode = Arc::new(CachedInode::new(ino));
-            if self.kernel().is_none() {
-                // Nobody will say that it is forgotten.
-                self.note_idle(&inode);
-            }
-            inode
-        };
-        shard.entry(ino).or_insert_with(new).clone()
+        if let Some(entry) = shard.get(&ino) {
+            return entry.0.clone();
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let inode = Arc::new(CachedInode::new(ino));
+        if self.kernel().is_none() {
+            // Nobody will say that it is forgotten.
+            self.note_idle(&inode);
+        }
+        shard.insert(InodeEntry(inode.clone()));
+        inode
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<CachedInode>> {
-        let of = |shard: &Shard| shard.read().values().cloned().collect::<Vec<_>>();
-        let mut inodes: Vec<_> = self.shards.iter().flat_map(of).collect();
+        let mut inodes: Vec<_> = self.shards.iter().flat_map(Cache::inodes_of).collect();
         // Sorted, so that one seed of the simulation is always the same run.
         inodes.sort_unstable_by_key(|inode| inode.ino);
         inodes
@@ -123,7 +123,11 @@ impl Cache {
     /// A part of them.
     pub(crate) fn of_shard(&self, shard: usize) -> Vec<Arc<CachedInode>> {
         let shard = self.shards.iter().nth(shard % SHARDS);
-        shard.map(|shard| shard.read().values().cloned().collect()).unwrap_or_default()
+        shard.map(Cache::inodes_of).unwrap_or_default()
+    }
+
+    fn inodes_of(shard: &Shard) -> Vec<Arc<CachedInode>> {
+        shard.read().iter().map(|entry| entry.0.clone()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -170,13 +174,13 @@ impl Cache {
                     inode.wake();
                 }
                 Grant::Layout { ino, layout } => {
-                    self.inode(ino).lock().data.set_layout(Some(layout));
+                    self.inode(ino).lock().rare.make().data.set_layout(Some(layout));
                 }
                 Grant::Capability { ino, capability } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
                     if self.session.load(Ordering::Acquire) == generation.session {
-                        state.capabilities.add(capability);
+                        state.rare.make().capabilities.add(capability);
                     }
                 }
             }
@@ -239,7 +243,7 @@ impl Cache {
         };
         let inode = self.find(child)?;
         let mut state = inode.lock();
-        if !state.has(Bits::ENTRY) && state.delegation.parent() != Some(parent) {
+        if !state.has(Bits::ENTRY) && state.rare.delegation.parent() != Some(parent) {
             return None;
         }
         let attr = state.attributes()?.clone();
@@ -251,7 +255,7 @@ impl Cache {
         if self.kernel.get().is_some() {
             state.pins.add_lookup();
         }
-        let entry = state.has(Bits::ENTRY) || state.delegation.parent().is_some();
+        let entry = state.has(Bits::ENTRY) || state.rare.delegation.parent().is_some();
         let valid = Valid::under(entry, state.attributes().is_some());
         Found { attr, valid }
     }
@@ -270,7 +274,7 @@ impl Cache {
         let (mut state, held) = self.learn_entry(&inode, (parent, name), attr, asked, learns);
         // Attributes known under a lock are no older than the answer.
         let attr = state.attributes().unwrap_or(attr).clone();
-        let is_known = held || name == b"." || state.delegation.parent().is_some();
+        let is_known = held || name == b"." || state.rare.delegation.parent().is_some();
         let found = self.found(&mut state, attr);
         match is_known {
             true => found,
@@ -323,7 +327,9 @@ impl Cache {
         let child = {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
-            if (state.has(Bits::NEGATIVE) && child.is_some()) && !state.delegation.is_delegated() {
+            if (state.has(Bits::NEGATIVE) && child.is_some())
+                && !state.rare.delegation.is_delegated()
+            {
                 self.insert_negative(&directory, &mut state, name);
             }
             child
@@ -365,7 +371,9 @@ impl Cache {
         let held = inode.filter(|inode| {
             let mut state = inode.lock();
             // The inode is not where it was made any more.
-            state.delegation.leave();
+            if let Some(rare) = state.rare.made() {
+                rare.delegation.leave();
+            }
             state.has(Bits::ENTRY)
         });
         if let Some(directory) = self.find(parent) {
@@ -426,7 +434,7 @@ impl Cache {
         let mut dirty = self.dirty.lock();
         let mut inodes = Vec::new();
         dirty.retain(|ino| {
-            let inode = self.find(*ino).filter(|inode| !inode.lock().data.is_clean());
+            let inode = self.find(*ino).filter(|inode| !inode.lock().rare.data.is_clean());
             inodes.extend(inode.clone());
             inode.is_some()
         });
@@ -455,7 +463,7 @@ mod tests {
             cache.learn_grants(&grants, asked);
             let inode = cache.inode(FILE);
             let state = inode.lock();
-            assert_eq!(state.capabilities.allowing(Access::READ).is_some(), !evicted);
+            assert_eq!(state.rare.capabilities.allowing(Access::READ).is_some(), !evicted);
             assert!(!state.has(Bits::ATTR));
         }
     }

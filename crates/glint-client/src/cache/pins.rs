@@ -8,11 +8,19 @@
 //! - An open without the servers is either ended without them, or declared to them, and never both:
 //!   while opens are being declared, no close decides.
 
+use crate::cache::inode::rare::{Rare, blank};
+
 /// The pins of one inode.
 #[derive(Default)]
 pub(crate) struct Pins {
     /// References of the kernel.
     lookups: u64,
+    users: Rare<Users>,
+}
+
+/// Programs that use an inode, and what they do to it.
+#[derive(Default)]
+struct Users {
     /// Open files.
     handles: u32,
     /// Of those the ones to read and write.
@@ -26,10 +34,13 @@ pub(crate) struct Pins {
     declaring: u32,
 }
 
+blank!(Users);
+
 impl Pins {
     /// Whether nobody needs the inode.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lookups == 0 && self.handles == 0 && self.closing == 0 && self.undeclared == 0
+        let Users { handles, closing, undeclared, .. } = *self.users;
+        self.lookups == 0 && handles == 0 && closing == 0 && undeclared == 0
     }
 
     /// Notes that the kernel is told of the inode.
@@ -50,62 +61,66 @@ impl Pins {
 
     /// A file is open; `shared` if it is to read and write.
     pub(crate) fn open(&mut self, shared: bool) {
-        self.handles += 1;
-        self.shared_writers += u32::from(shared);
+        let users = self.users.make();
+        users.handles += 1;
+        users.shared_writers += u32::from(shared);
     }
 
     /// An open file is closed.
     pub(crate) fn close(&mut self, shared: bool) {
-        self.handles -= 1;
-        self.shared_writers -= u32::from(shared);
+        let users = self.users.make();
+        users.handles -= 1;
+        users.shared_writers -= u32::from(shared);
     }
 
     /// Whether files of this client are open.
     pub(crate) fn is_open(&self) -> bool {
-        self.handles > 0
+        self.users.handles > 0
     }
 
     /// Whether pages may be dirtied without notice: somebody has the file open to read and write,
     /// and may have mapped it.
     pub(crate) fn has_shared_writers(&self) -> bool {
-        self.shared_writers > 0
+        self.users.shared_writers > 0
     }
 
     /// A close begins to bring data and its end to the servers.
     pub(crate) fn begin_close(&mut self) {
-        self.closing += 1;
+        self.users.make().closing += 1;
     }
 
     /// Ends what [`begin_close`](Pins::begin_close) began.
     pub(crate) fn end_close(&mut self) {
-        self.closing -= 1;
+        self.users.make().closing -= 1;
     }
 
     /// Whether closes are under way.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing > 0
+        self.users.closing > 0
     }
 
     /// A request begins to set the size or a time, unless closes are under way. Whether it does.
     pub(crate) fn begin_setting(&mut self) -> bool {
         let begins = !self.is_closing();
-        self.setting += u32::from(begins);
+        if begins {
+            self.users.make().setting += 1;
+        }
         begins
     }
 
     /// Ends what [`begin_setting`](Pins::begin_setting) began.
     pub(crate) fn end_setting(&mut self) {
-        self.setting -= 1;
+        self.users.make().setting -= 1;
     }
 
     /// Whether what a close says would be older than what a request sets.
     pub(crate) fn is_setting(&self) -> bool {
-        self.setting > 0
+        self.users.setting > 0
     }
 
     /// Counts an open under OPEN.
     pub(crate) fn open_undeclared(&mut self) {
-        self.undeclared += 1;
+        self.users.make().undeclared += 1;
     }
 
     /// Ends an open under OPEN without the servers: `true`. `false` if they know of it, `None`
@@ -114,8 +129,10 @@ impl Pins {
         if self.is_declaring() {
             return None;
         }
-        let ends = self.undeclared > 0;
-        self.undeclared -= u32::from(ends);
+        let ends = self.users.undeclared > 0;
+        if ends {
+            self.users.make().undeclared -= 1;
+        }
         Some(ends)
     }
 
@@ -123,23 +140,25 @@ impl Pins {
     /// many.
     pub(crate) fn begin_declaring(&mut self) -> u32 {
         let opens = self.take_undeclared();
-        self.declaring += u32::from(opens > 0);
+        if opens > 0 {
+            self.users.make().declaring += 1;
+        }
         opens
     }
 
     /// Whether the servers are being told of opens.
     pub(crate) fn is_declaring(&self) -> bool {
-        self.declaring > 0
+        self.users.declaring > 0
     }
 
     /// Ends what [`begin_declaring`](Pins::begin_declaring) began.
     pub(crate) fn end_declaring(&mut self) {
-        self.declaring -= 1;
+        self.users.make().declaring -= 1;
     }
 
     /// Opens that the servers do not know, which they are told of before they serve anything else.
     pub(crate) fn take_undeclared(&mut self) -> u32 {
-        std::mem::take(&mut self.undeclared)
+        self.users.made().map_or(0, |users| std::mem::take(&mut users.undeclared))
     }
 }
 

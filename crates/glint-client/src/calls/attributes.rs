@@ -93,7 +93,7 @@ impl<T: Transport> Client<T> {
         if let Some(size) = set.size {
             let cut = self.truncate_objects(ino, attr.layout, size, &|| is_held(&guard)).await;
             if let Some(inode) = &inode {
-                inode.lock().data.change();
+                inode.lock().rare.make().data.change();
             }
             cut?;
         }
@@ -101,7 +101,7 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = &inode {
             let mut state = inode.lock();
             if set.mtime.is_some() || set.size.is_some() {
-                state.data.set_mtime(mtime);
+                state.rare.make().data.set_mtime(mtime);
             }
         }
         if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
@@ -111,7 +111,7 @@ impl<T: Transport> Client<T> {
                 if guard.is_none() {
                     guard = Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?);
                 }
-                inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
+                inode.until(|state| (!state.rare.data.dirty().has_in_flight()).then_some(())).await;
             }
             self.set_object_times(&attr, &|| is_held(&guard)).await?;
             attr = self.with_unsent(attr, None).await?;

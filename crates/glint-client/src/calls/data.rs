@@ -68,14 +68,16 @@ impl<T: Transport> Client<T> {
                 // The stamp before anything that it is about is looked at.
                 let stamp = {
                     let mut state = inode.lock();
+                    // Made, so that whatever changes later is counted.
+                    let data = &mut state.rare.make().data;
                     if pages {
-                        state.data.note_pages();
+                        data.note_pages();
                     }
-                    if let Some((stamp, block)) = state.data.take_prefetched() {
+                    if let Some((stamp, block)) = data.take_prefetched() {
                         file.ahead.lock().prefetched(block, stamp);
                         glint_telemetry::count(Counter::FilesPrefetchedRead, 1);
                     }
-                    state.data.stamp()
+                    data.stamp()
                 };
                 self.flush_inode(&inode).await?;
                 // What is here was read under locks, which others may have soon.
@@ -187,7 +189,7 @@ impl<T: Transport> Client<T> {
         match inode {
             Some(inode) => {
                 self.error_of(&inode, &file)?;
-                if inode.lock().delegation.is_never_created() {
+                if inode.lock().rare.delegation.is_never_created() {
                     return Err(Errno::EIO);
                 }
                 self.room_to_write(&file, offset, data.len()).await;
@@ -238,13 +240,13 @@ impl<T: Transport> Client<T> {
             return self.truncate_objects(ino, layout, size, &|| true).await;
         };
         let guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
-        inode.lock().data.set_layout(Some(layout));
+        inode.lock().rare.make().data.set_layout(Some(layout));
         let layout = self.latest_layout(ino, layout);
         // Data that could not be written yet would come back later. Lost data is told to the
         // writer.
         self.flush_inode(&inode).await?;
         let cut = self.truncate_objects(ino, layout, size, &|| guard.is_held()).await;
-        inode.lock().data.change();
+        inode.lock().rare.make().data.change();
         cut
     }
 
@@ -304,7 +306,7 @@ impl<T: Transport> Client<T> {
         let update = self.cache.begin_update(&[file.ino]);
         let result = self.allocate_file(&file, mode, offset, len, &|| guard.is_held()).await;
         drop(update);
-        inode.lock().data.change();
+        inode.lock().rare.make().data.change();
         result
     }
 

@@ -355,7 +355,9 @@ impl<T: Transport> Vfs for Client<T> {
         let update = self.begin_update(&[ino, parent]);
         if let Some(inode) = self.inode(ino) {
             // The inode will be seen elsewhere.
-            inode.lock().delegation.leave();
+            if let Some(rare) = inode.lock().rare.made() {
+                rare.delegation.leave();
+            }
         }
         let asked = Tick::ask();
         let reply = self.ask(caller, &MdsRequest::Link { ino, parent, name }).await?;

@@ -71,10 +71,10 @@ impl<T: Transport> Client<T> {
             && let Some(inode) = self.inode(attr.ino)
         {
             let mut state = inode.lock();
-            let is_empty = state.has(Bits::NEGATIVE) || state.delegation.is_delegated();
+            let is_empty = state.has(Bits::NEGATIVE) || state.rare.delegation.is_delegated();
             let is_so = is_empty && state.dentries.may_learn(asked);
             state.dentries.set_complete(is_so);
-            if state.delegation.is_delegated() {
+            if state.rare.delegation.is_delegated() {
                 self.log.note_delegated(attr.ino);
             }
         }
@@ -157,7 +157,9 @@ impl<T: Transport> Client<T> {
         inos.extend(known.into_iter().flatten().chain(replaced));
         for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
             // The inode will be where others see it.
-            inode.lock().delegation.leave();
+            if let Some(rare) = inode.lock().rare.made() {
+                rare.delegation.leave();
+            }
         }
         let update = self.cache.begin_update(&inos);
         self.declare_before_removal(replaced).await;

@@ -78,9 +78,9 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = self.inode(attr.ino) {
             let mut state = inode.lock();
             state.pins.open(shared);
-            error_seen = state.data.told_to_new(flags.truncate);
+            error_seen = state.rare.data.told_to_new(flags.truncate);
             if attr.is_file() {
-                state.data.set_layout(Some(attr.layout));
+                state.rare.make().data.set_layout(Some(attr.layout));
             }
         }
         self.handles.add(OpenFile {
@@ -239,7 +239,7 @@ impl<T: Transport> Client<T> {
             Ok(objects) => {
                 if let (Some(inode), Some(objects)) = (inode, objects) {
                     let mut state = inode.lock();
-                    let clean = state.data.is_clean();
+                    let clean = state.rare.data.is_clean();
                     if let Some(attr) = state.attributes_mut().filter(|_| clean) {
                         attr.blocks = objects.blocks;
                     }

@@ -83,7 +83,7 @@ impl crate::cache::inode::InodeState {
     fn is_plain(&self) -> bool {
         match self.attributes().map(Attr::has_set_id) {
             Some(true) => false,
-            Some(false) => self.has(Bits::PLAIN) || self.delegation.has_no_xattrs(),
+            Some(false) => self.has(Bits::PLAIN) || self.rare.delegation.has_no_xattrs(),
             None => self.has(Bits::PLAIN),
         }
     }

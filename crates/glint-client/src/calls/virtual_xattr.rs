@@ -87,7 +87,7 @@ impl<T: Transport> Client<T> {
         let _update = self.begin_update(&[ino]);
         let reply = self.ask(caller, &MdsRequest::SetLayout { ino, layout }).await?;
         if let (Some(inode), MdsReply::Attr(attr)) = (self.inode(ino), reply) {
-            inode.lock().data.set_layout(attr.is_file().then_some(attr.layout));
+            inode.lock().rare.make().data.set_layout(attr.is_file().then_some(attr.layout));
         }
         Ok(())
     }

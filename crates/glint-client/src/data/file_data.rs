@@ -33,7 +33,8 @@ pub(crate) struct FileData {
     mtime: Option<Timestamp>,
     /// Attributes of the objects when they were last written, by stripe.
     objects: HashMap<u16, ObjectAttr>,
-    /// Changes when what was read may not be so any more.
+    /// Changes when what was read may not be so any more. Who reads keeps a stamp only of data that
+    /// was made: for most inodes of a client nothing of this is.
     stamp: u64,
     /// Whether the kernel may have pages.
     pages: bool,

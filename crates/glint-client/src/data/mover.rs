@@ -162,8 +162,8 @@ impl<T: Transport> Client<T> {
         match &inode {
             Some(inode) => {
                 let mut state = inode.lock();
-                state.data.set_layout(Some(to));
-                state.data.change();
+                state.rare.make().data.set_layout(Some(to));
+                state.rare.make().data.change();
             }
             None => self.data.gate.note_moved(ino, to),
         }

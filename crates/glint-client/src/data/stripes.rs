@@ -34,18 +34,19 @@ impl<T: Transport> Client<T> {
             self.until_created(inode).await?;
         }
         let inode = inode.filter(|_| self.parameters.needs_capabilities);
-        let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
+        let capability =
+            inode.and_then(|inode| inode.lock().rare.capabilities.for_request(&request));
         self.transport.ost(ost.into(), request, capability, bulk, is_held).await
     }
 
     /// Waits until the MDS knows of an inode that was made here, so that there is no object without
     /// one. EIO if it never will, because the change was lost or refused.
     pub(crate) async fn until_created(&self, inode: &CachedInode) -> FsResult<()> {
-        let creation = inode.lock().delegation.creation();
+        let creation = inode.lock().rare.delegation.creation();
         if self.log.is_pending(creation) {
             self.log.until_answered(creation).await;
         }
-        if inode.lock().delegation.is_never_created() { Err(Errno::EIO) } else { Ok(()) }
+        if inode.lock().rare.delegation.is_never_created() { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// One request to each object of a file, all at once.
@@ -156,7 +157,7 @@ impl<T: Transport> Client<T> {
     /// The latest that is known of the layout of a file, which was `then` once.
     pub(crate) fn latest_layout(&self, ino: Ino, then: Layout) -> Layout {
         let known = match self.has_locks() {
-            true => self.cache.find(ino).and_then(|inode| inode.lock().data.layout()),
+            true => self.cache.find(ino).and_then(|inode| inode.lock().rare.data.layout()),
             false => self.data.gate.moved(ino),
         };
         known.filter(|known| then.is_before(known)).unwrap_or(then)

@@ -48,8 +48,9 @@ impl<T: Transport> Client<T> {
             self.data.limits.add(ost, part.len());
             glint_telemetry::count(Counter::BytesCopied, part.len() as u64);
             let mut state = inode.lock();
-            let (grown, begins) = state.data.write(piece.stripe, piece.object_offset, part, now);
-            let dirty = state.data.dirty();
+            let (grown, begins) =
+                state.rare.make().data.write(piece.stripe, piece.object_offset, part, now);
+            let dirty = state.rare.data.dirty();
             full |= dirty.has_full();
             if self.data.counts_pages() && dirty.bytes() >= BULK_BYTES_MAX {
                 (full, due) = (true, Due::Some);
@@ -145,7 +146,7 @@ impl<T: Transport> Client<T> {
         self.flush_inode(inode).await?;
         self.write_file(file, offset, data, &|| guard.is_held()).await?;
         let mut state = inode.lock();
-        state.data.change();
+        state.rare.make().data.change();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), data.len());
         Ok(())
     }
@@ -181,9 +182,14 @@ impl<T: Transport> Client<T> {
         // The layout with each extent: the file may have moved since the last one was taken.
         let take = || {
             let mut state = inode.lock();
-            let layout = state.data.layout()?;
+            let layout = state.rare.data.layout()?;
             let of_it = |stripe| stripes(layout, stripe);
-            state.data.take(due, clock::now(), of_it).map(|in_flight| (layout, in_flight))
+            state
+                .rare
+                .made()?
+                .data
+                .take(due, clock::now(), of_it)
+                .map(|in_flight| (layout, in_flight))
         };
         loop {
             while let Some((layout, in_flight)) = take() {
@@ -201,9 +207,9 @@ impl<T: Transport> Client<T> {
         // Before the permit: who waits for the MDS keeps nobody else from this OST.
         let never_created = self.until_created(inode).await.is_err();
         let permit = self.data.limits.permit(ost).await;
-        let mtime = inode.lock().data.mtime();
+        let mtime = inode.lock().rare.data.mtime();
         // Extents may be discarded while they wait for their turn: locks are lost with a session.
-        let lives = || inode.lock().data.dirty().lives(&in_flight);
+        let lives = || inode.lock().rare.data.dirty().lives(&in_flight);
         let object = layout.object(inode.ino, stripe);
         let result = match (&in_flight.extents[..], never_created) {
             (_, true) => Err(Errno::EIO),
@@ -241,7 +247,7 @@ impl<T: Transport> Client<T> {
         attr: ObjectAttr,
     ) -> usize {
         let mut state = inode.lock();
-        state.data.on_arrived(&in_flight, attr);
+        state.rare.make().data.on_arrived(&in_flight, attr);
         state.learn_blocks();
         drop(state);
         in_flight.bytes()
@@ -251,7 +257,7 @@ impl<T: Transport> Client<T> {
     /// Returns how much is not dirty any more.
     fn on_failed(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
         let stripe = in_flight.stripe;
-        let failed = inode.lock().data.on_failed(in_flight, errno, clock::now());
+        let failed = inode.lock().rare.make().data.on_failed(in_flight, errno, clock::now());
         let Failed { first, overwritten, lost } = failed;
         if first {
             tracing::warn!(ino = %inode.ino, stripe, %errno,
@@ -265,7 +271,7 @@ impl<T: Transport> Client<T> {
 
     fn lose(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
         let lost = in_flight.bytes();
-        inode.lock().data.give_up(&in_flight, errno);
+        inode.lock().rare.make().data.give_up(&in_flight, errno);
         self.count_lost(inode, in_flight.stripe, lost, errno);
         lost
     }
@@ -288,20 +294,20 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn flush_inode(&self, inode: &Arc<CachedInode>) -> FsResult<()> {
         {
             let state = inode.lock();
-            if state.data.is_clean() {
+            if state.rare.data.is_clean() {
                 return Ok(());
             }
-            if state.data.layout().is_none() {
+            if state.rare.data.layout().is_none() {
                 return Err(Errno::EIO);
             }
         }
         let begun = clock::now();
         loop {
-            let completions = inode.lock().data.dirty().completions();
+            let completions = inode.lock().rare.data.dirty().completions();
             self.send_due(inode, Due::Before(begun)).await;
             let (flies, failing) = {
                 let state = inode.lock();
-                let dirty = state.data.dirty();
+                let dirty = state.rare.data.dirty();
                 if !dirty.has_older(begun) {
                     return Ok(());
                 }
@@ -319,7 +325,7 @@ impl<T: Transport> Client<T> {
                 // Waits for extents that others send, or that overlap.
                 let completed = |dirty: &Dirty| dirty.completions() != completions;
                 let goes_on = |dirty: &Dirty| completed(dirty) || !dirty.has_in_flight();
-                inode.until(|state| goes_on(state.data.dirty()).then_some(())).await;
+                inode.until(|state| goes_on(state.rare.data.dirty()).then_some(())).await;
             } else if let Some(failing) = failing {
                 host::sleep(failing.rests_until.saturating_duration_since(now)).await;
             }
@@ -342,14 +348,14 @@ impl<T: Transport> Client<T> {
             event = event::DATA_LOST, ino = %inode.ino, lost, %errno,
             "what was cached could not be written"
         );
-        inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
+        inode.until(|state| (!state.rare.data.dirty().has_in_flight()).then_some(())).await;
     }
 
     /// Gives up what was not written of an inode.
     pub(crate) fn discard(&self, inode: &CachedInode, errno: Errno) -> usize {
         let mut state = inode.lock();
-        let Some(layout) = state.data.layout() else { return 0 };
-        let discarded = state.data.discard(errno);
+        let Some(layout) = state.rare.data.layout() else { return 0 };
+        let discarded = state.rare.make().data.discard(errno);
         drop(state);
         let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
@@ -369,18 +375,18 @@ impl<T: Transport> Client<T> {
             self.data.limits.count_error();
         }
         let mut state = inode.lock();
-        failure.into_iter().for_each(|errno| state.data.lose(errno));
-        state.data.tell(&file.error_seen)
+        failure.into_iter().for_each(|errno| state.rare.make().data.lose(errno));
+        state.rare.made().map_or(Ok(()), |rare| rare.data.tell(&file.error_seen))
     }
 
     /// Attributes of the objects of a file, if all were heard when they were written.
     pub(crate) fn written(&self, inode: &CachedInode, layout: Layout) -> Option<ObjectAttr> {
         let state = inode.lock();
-        if !state.owns_size() || !state.data.has_objects() {
+        if !state.owns_size() || !state.rare.data.has_objects() {
             return None;
         }
         let attr = state.attributes()?;
-        let whole = state.data.objects(layout, attr.size)?;
+        let whole = state.rare.data.objects(layout, attr.size)?;
         // Nobody else writes, so the times are what was done here: those of the objects may be
         // of before a program set them.
         Some(ObjectAttr { mtime: attr.mtime, ctime: attr.ctime, ..whole })

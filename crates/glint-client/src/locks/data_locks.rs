@@ -38,18 +38,19 @@ pub(crate) struct DataLockGuard {
 impl DataLockGuard {
     /// Whether a server wants it back.
     pub(crate) fn is_recalled(&self) -> bool {
-        self.inode.lock().data_locks.is_recalled(self.id)
+        self.inode.lock().rare.data_locks.is_recalled(self.id)
     }
 
     /// Whether the lock was not lost since, with the session of this client.
     pub(crate) fn is_held(&self) -> bool {
-        self.inode.lock().data_locks.knows(self.id)
+        self.inode.lock().rare.made().is_some_and(|rare| rare.data_locks.knows(self.id))
     }
 }
 
 impl Drop for DataLockGuard {
     fn drop(&mut self) {
-        let is_returned = self.inode.lock().data_locks.end(self.id);
+        let is_returned =
+            self.inode.lock().rare.made().is_some_and(|rare| rare.data_locks.end(self.id));
         if is_returned {
             self.inode.wake();
         }
@@ -61,7 +62,7 @@ struct LockRequestTurn(Arc<CachedInode>);
 
 impl Drop for LockRequestTurn {
     fn drop(&mut self) {
-        self.0.lock().lock_turns.end();
+        self.0.lock().rare.make().lock_turns.end();
         self.0.wake();
     }
 }
@@ -72,7 +73,7 @@ struct LockRequestPlace<'a>(&'a CachedInode, Option<TurnPlace>);
 impl Drop for LockRequestPlace<'_> {
     fn drop(&mut self) {
         let Some(place) = self.1 else { return };
-        let first = self.0.lock().lock_turns.leave(place);
+        let first = self.0.lock().rare.make().lock_turns.leave(place);
         if first {
             self.0.wake();
         }
@@ -110,11 +111,11 @@ impl<T: Transport> Client<T> {
                         asked = None;
                         return Some(Err(Err((given, write))));
                     }
-                    if let Some(id) = state.data_locks.begin(range, write, purpose) {
+                    if let Some(id) = state.rare.make().data_locks.begin(range, write, purpose) {
                         return Some(Ok(id));
                     }
-                    let waits = purpose != Use::Call && state.data_locks.is_draining();
-                    if waits || asked.is_some() || !place.begin(&mut state.lock_turns) {
+                    let waits = purpose != Use::Call && state.rare.data_locks.is_draining();
+                    if waits || asked.is_some() || !place.begin(&mut state.rare.make().lock_turns) {
                         return None;
                     }
                     Some(Err(Ok(write)))
@@ -132,7 +133,7 @@ impl<T: Transport> Client<T> {
                 Err(Err((Err(errno), _))) => return Err(errno),
                 Err(Err((Ok((guard, written)), write))) if written || !write => {
                     if let Use::Fill(pages) = purpose {
-                        inode.lock().data_locks.fill(guard.id, pages);
+                        inode.lock().rare.make().data_locks.fill(guard.id, pages);
                     }
                     return Ok(guard);
                 }
@@ -201,8 +202,8 @@ impl<T: Transport> Client<T> {
         loop {
             let clean = {
                 let mut state = inode.lock();
-                let clean = state.data_locks.with_clean_pages();
-                clean.inspect(|id| state.data_locks.begin_return(*id))
+                let clean = state.rare.data_locks.with_clean_pages();
+                clean.inspect(|id| state.rare.make().data_locks.begin_return(*id))
             };
             let Some(id) = clean else { break };
             self.return_data_lock(inode, id).await;
@@ -222,11 +223,11 @@ impl<T: Transport> Client<T> {
     /// Returns all locks on data that were granted before `number`.
     pub(crate) async fn return_older(&self, inode: &Arc<CachedInode>, number: u64) {
         loop {
-            let Some(id) = inode.lock().data_locks.older(number) else { break };
-            inode.lock().data_locks.begin_return(id);
+            let Some(id) = inode.lock().rare.data_locks.older(number) else { break };
+            inode.lock().rare.make().data_locks.begin_return(id);
             self.return_data_lock(inode, id).await;
         }
-        inode.until(|state| (!state.data_locks.has_older(number)).then_some(())).await;
+        inode.until(|state| (!state.rare.data_locks.has_older(number)).then_some(())).await;
     }
 
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
@@ -271,7 +272,7 @@ impl<T: Transport> Client<T> {
     /// Returns a lock that was recalled.
     pub(crate) async fn return_data_lock(&self, inode: &Arc<CachedInode>, id: u64) {
         loop {
-            match inode.until(|state| state.data_locks.drain(id)).await {
+            match inode.until(|state| state.rare.make().data_locks.drain(id)).await {
                 Drain::Forget(range) => {
                     // Tasks that fill pages which are forgotten now go on.
                     inode.wake();
@@ -279,7 +280,7 @@ impl<T: Transport> Client<T> {
                         let ino = inode.ino;
                         blocking::unblock(move || kernel.forget_pages(ino, range)).await;
                     }
-                    inode.lock().data_locks.forgot(id);
+                    inode.lock().rare.make().data_locks.forgot(id);
                     inode.wake();
                 }
                 Drain::Closed => break,
@@ -289,8 +290,8 @@ impl<T: Transport> Client<T> {
         self.flush_or_discard(inode).await;
         self.make_stable(inode.ino).await;
         let mut state = inode.lock();
-        let number = state.data_locks.remove(id);
-        state.data.change();
+        let number = state.rare.make().data_locks.remove(id);
+        state.rare.make().data.change();
         drop(state);
         inode.wake();
         self.locks.returns.put(number.map(|number| Return::Data { ino: inode.ino, number }));

@@ -49,8 +49,10 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let mut state = inode.lock();
             state.on_silence();
-            state.data.forget_read();
-            if !state.delegation.is_delegated() {
+            if let Some(rare) = state.rare.made() {
+                rare.data.forget_read();
+            }
+            if !state.rare.delegation.is_delegated() {
                 state.dentries.clear();
             }
         }
@@ -68,7 +70,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let (known, pages) = {
                 let state = inode.lock();
-                (state.pins.has_lookups(), state.data.has_pages())
+                (state.pins.has_lookups(), state.rare.data.has_pages())
             };
             if known {
                 let (kernel, ino) = (kernel.clone(), inode.ino);

@@ -124,13 +124,13 @@ impl<T: Transport> Client<T> {
                     return;
                 }
                 inode.wake();
-                let id = inode.lock().data_locks.id_of(number);
+                let id = inode.lock().rare.data_locks.id_of(number);
                 if let Some(id) = id {
                     self.return_data_lock(&inode, id).await;
                 }
             }
             Recall::Glimpse { ino, number } => {
-                let seen = self.cache.find(ino).and_then(|inode| inode.lock().data.unsent());
+                let seen = self.cache.find(ino).and_then(|inode| inode.lock().rare.data.unsent());
                 self.locks.returns.put([Return::Glimpse { ino, number, seen }]);
             }
         }
@@ -139,14 +139,15 @@ impl<T: Transport> Client<T> {
     /// Whether a lock that was recalled before it was here has come. If not, it is not relied
     /// on when it does.
     async fn has_come(&self, inode: &CachedInode, number: u64, sent_mark: u64) -> bool {
-        if !inode.lock().data_locks.is_awaited(number) {
-            return inode.lock().data_locks.id_of(number).is_some();
+        if !inode.lock().rare.data_locks.is_awaited(number) {
+            return inode.lock().rare.data_locks.id_of(number).is_some();
         }
-        let come = pin!(inode.until(|state| (!state.data_locks.is_awaited(number)).then_some(())));
+        let come =
+            pin!(inode.until(|state| (!state.rare.data_locks.is_awaited(number)).then_some(())));
         let answered = pin!(self.cache.past(sent_mark));
         let late = pin!(host::sleep(ARRIVAL));
         select(come, select(answered, late)).await;
-        !inode.lock().data_locks.refuse(number)
+        !inode.lock().rare.make().data_locks.refuse(number)
     }
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.

@@ -27,16 +27,19 @@ impl<T: Transport> Client<T> {
         for inode in self.cache.all() {
             let mut state = inode.lock();
             state.on_locks_forgotten();
-            let locks = state.data_locks.lose();
-            state.data.change();
-            if evicted {
-                state.data_locks.forget_lost();
-                state.capabilities.clear();
+            let mut locks = Vec::new();
+            if let Some(rare) = state.rare.made() {
+                locks = rare.data_locks.lose();
+                rare.data.change();
+                if evicted {
+                    rare.data_locks.forget_lost();
+                    rare.capabilities.clear();
+                }
             }
             let opens = state.pins.take_undeclared();
             // Delegations that are being returned just now are reclaimed, too: nobody may see the
             // directory before the changes are there.
-            let delegation = &state.delegation;
+            let delegation = &state.rare.delegation;
             let owns = delegation.is_delegated() || self.log.is_pending(delegation.last_change());
             drop(state);
             inode.wake();
@@ -53,7 +56,7 @@ impl<T: Transport> Client<T> {
             for lock in locks {
                 let (ino, range, write) = (inode.ino, lock.range, lock.write);
                 let access = if write { Access::WRITE } else { Access::READ };
-                let capability = inode.lock().capabilities.allowing(access);
+                let capability = inode.lock().rare.capabilities.allowing(access);
                 requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, capability });
             }
         }
@@ -99,9 +102,11 @@ impl<T: Transport> Client<T> {
         };
         let inode = self.cache.inode(*ino);
         match reply {
-            Ok(MdsReply::Locked(lock)) => inode.lock().data_locks.found(lock),
+            Ok(MdsReply::Locked(lock)) => inode.lock().rare.make().data_locks.found(lock),
             _ => {
-                inode.lock().data_locks.forget_lost();
+                if let Some(rare) = inode.lock().rare.made() {
+                    rare.data_locks.forget_lost();
+                }
                 let lost = self.discard(&inode, Errno::EIO);
                 tracing::error!(
                     event = event::DATA_LOST, %ino, lost,

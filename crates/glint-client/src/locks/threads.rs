@@ -202,7 +202,7 @@ impl<T: Transport> Client<T> {
             for inode in self.cache.dirty() {
                 let due = {
                     let state = inode.lock();
-                    let oldest = state.data.dirty().oldest();
+                    let oldest = state.rare.data.dirty().oldest();
                     oldest.is_some_and(|oldest| oldest <= old)
                 };
                 if due {

@@ -103,7 +103,7 @@ impl<T: Transport> Client<T> {
     /// Until the servers know all changes of an inode that were made here.
     pub(crate) async fn flush_changes(&self, ino: Ino) {
         let Some(inode) = self.cache.find(ino) else { return };
-        let number = inode.lock().delegation.last_change();
+        let number = inode.lock().rare.delegation.last_change();
         self.log.until_answered(number).await;
     }
 

@@ -50,7 +50,7 @@ impl InodeState {
             is_decided && caller.may_all() && attr.mode & libc::S_ISGID == 0
         };
         self.attributes()
-            .filter(|_| self.delegation.is_delegated() && self.dentries.is_complete())
+            .filter(|_| self.rare.delegation.is_delegated() && self.dentries.is_complete())
             .filter(|attr| is_known(attr))
             .filter(|attr| may_change_entries(attr, None, &caller.cred).is_ok())
     }
@@ -58,10 +58,10 @@ impl InodeState {
     /// The attributes of this inode, if all of it is known here: it has one name, in a directory
     /// that it was made in, nobody uses it, and of a directory all entries are known.
     fn is_known_alone(&self, parent: Ino) -> Option<&Attr> {
-        let attr = self.attributes().filter(|_| self.delegation.parent() == Some(parent))?;
+        let attr = self.attributes().filter(|_| self.rare.delegation.parent() == Some(parent))?;
         let is_known = match attr.is_dir() {
-            true => self.delegation.is_delegated() && self.dentries.is_complete(),
-            false => attr.nlink == 1 && !self.pins.is_closing() && self.data.is_clean(),
+            true => self.rare.delegation.is_delegated() && self.dentries.is_complete(),
+            false => attr.nlink == 1 && !self.pins.is_closing() && self.rare.data.is_clean(),
         };
         (is_known && !self.pins.is_open()).then_some(attr)
     }
@@ -185,13 +185,13 @@ impl<T: Transport> Client<T> {
             let mut child = inode.lock();
             child.on_local_create(parent, name, attr.clone(), number);
             if let Some(flags) = open {
-                child.data.set_layout(Some(attr.layout));
-                child.data_locks.expect(flags.write);
+                child.rare.make().data.set_layout(Some(attr.layout));
+                child.rare.make().data_locks.expect(flags.write);
             }
             self.cache.found(&mut child, attr)
         };
         state.dentries.insert(name, ino);
-        state.delegation.note_change(number);
+        state.rare.make().delegation.note_change(number);
         if let Some(directory) = state.attributes_mut() {
             entry_added(directory, is_dir, now);
         }
@@ -205,7 +205,8 @@ impl<T: Transport> Client<T> {
     /// A file that was made here is open.
     pub(crate) fn opened_locally(&self, found: Found, flags: OpenFlags) -> Open {
         let Found { attr, valid } = found;
-        let made = self.cache.find(attr.ino).map_or(0, |inode| inode.lock().delegation.creation());
+        let made =
+            self.cache.find(attr.ino).map_or(0, |inode| inode.lock().rare.delegation.creation());
         let flags = OpenFlags { truncate: false, ..flags };
         let handle = self.add_open(&attr, flags, true, made);
         Open { attr, handle, valid, created: true }
@@ -223,7 +224,7 @@ impl<T: Transport> Client<T> {
         }
         let inode = self.cache.find(ino)?;
         let mut state = inode.lock();
-        state.delegation.parent()?;
+        state.rare.delegation.parent()?;
         let attr = state.attributes()?;
         // The log carries no groups: a right that needs one is asked for, with all of them.
         let cred = Cred { groups: None, ..caller.cred.clone() };
@@ -232,7 +233,7 @@ impl<T: Transport> Client<T> {
         }
         // Objects that were written have a time of their own until the file is closed: a time that
         // the MDS heard before that close would be taken for the older one.
-        let sent = state.data.has_objects() || state.data.dirty().has_in_flight();
+        let sent = state.rare.data.has_objects() || state.rare.data.dirty().has_in_flight();
         if set.mtime.is_some() && attr.is_file() && sent {
             return None;
         }
@@ -247,10 +248,10 @@ impl<T: Transport> Client<T> {
         }
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let number = self.push(caller, now, None, request).ok()?;
-        state.delegation.note_change(number);
+        state.rare.make().delegation.note_change(number);
         state.attributes_mut()?.clone_from(&changed);
         if set.mtime.is_some() {
-            state.data.set_mtime(changed.mtime);
+            state.rare.make().data.set_mtime(changed.mtime);
         }
         Some(Found { attr: changed, valid: Valid::under(false, true) })
     }
@@ -326,7 +327,7 @@ impl<T: Transport> Client<T> {
         child.on_local_remove(number);
         drop(child);
         state.dentries.remove(name);
-        state.delegation.note_change(number);
+        state.rare.make().delegation.note_change(number);
         Some(())
     }
 
@@ -370,7 +371,7 @@ impl<T: Transport> Client<T> {
             let to_at = to_state.as_ref().unwrap_or(&from_state).takes_changes_of(caller)?;
             let moved_attr = moved.attributes()?;
             // A directory could become its own ancestor, and nothing of it is known further up.
-            if moved.delegation.parent() != Some(parent)
+            if moved.rare.delegation.parent() != Some(parent)
                 || (moved_attr.is_dir() && (!same || target.is_some()))
             {
                 return None;
@@ -399,10 +400,10 @@ impl<T: Transport> Client<T> {
         }
         moved.on_local_rename(new_parent, new_name, number);
         from_state.dentries.remove(name);
-        from_state.delegation.note_change(number);
+        from_state.rare.make().delegation.note_change(number);
         let to_state = to_state.as_mut().unwrap_or(&mut from_state);
         to_state.dentries.insert(new_name, source.ino);
-        to_state.delegation.note_change(number);
+        to_state.rare.make().delegation.note_change(number);
         Some(())
     }
 
@@ -421,7 +422,7 @@ impl<T: Transport> Client<T> {
         }
         let pushed = self.push(&Caller::ROOT, Timestamp::now(), None, request);
         if let Ok(number) = pushed {
-            state.delegation.note_change(number);
+            state.rare.make().delegation.note_change(number);
         }
         drop(state);
         self.cache.note_idle(&inode);
@@ -456,8 +457,8 @@ impl<T: Transport> Client<T> {
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), None, request) {
-            Ok(number) => state.delegation.note_change(number),
-            Err(errno) => state.data.lose(errno),
+            Ok(number) => state.rare.make().delegation.note_change(number),
+            Err(errno) => state.rare.make().data.lose(errno),
         }
         state.pins.end_close();
         drop(state);

@@ -88,7 +88,8 @@ impl<T: Transport> Client<T> {
         for change in deferred::changes(&batch.changes).flatten() {
             let Some((ino, _, true)) = change.opening() else { continue };
             let Some(inode) = self.cache.find(ino) else { continue };
-            let missing = inode.lock().data_locks.return_expected();
+            let missing =
+                inode.lock().rare.made().and_then(|rare| rare.data_locks.return_expected());
             if let Some(id) = missing {
                 let client = self.clone();
                 host::spawn(async move {
@@ -121,12 +122,14 @@ impl<T: Transport> Client<T> {
         };
         if let Some(inode) = ino.and_then(|ino| self.cache.find(ino)) {
             let mut state = inode.lock();
-            state.data.lose(errno);
+            state.rare.make().data.lose(errno);
             if change.made.is_some() {
-                state.delegation.lose_creation();
+                state.rare.make().delegation.lose_creation();
             }
             state.lose_attributes();
-            state.delegation.lose();
+            if let Some(rare) = state.rare.made() {
+                rare.delegation.lose();
+            }
         }
         let Some((parent, name)) = name else { return };
         if let Some(directory) = self.cache.find(parent) {
@@ -151,29 +154,30 @@ impl<T: Transport> Client<T> {
     pub(crate) fn end_delegation(&self, directory: &CachedInode) -> u64 {
         let (children, mut number) = {
             let mut state = directory.lock();
-            let number = state.delegation.end();
+            let number = state.rare.made().map_or(0, |rare| rare.delegation.end());
             (state.dentries.inodes(), number)
         };
         for inode in children.into_iter().filter_map(|child| self.cache.find(child)) {
-            let last = inode.lock().delegation.leave_with(directory.ino);
+            let mut state = inode.lock();
+            let last = state.rare.made().and_then(|rare| rare.delegation.leave_with(directory.ino));
             number = number.max(last.unwrap_or(0));
         }
         // The number is asked for again when the servers recall the delegation, and what is known
         // of the entries may be forgotten until then.
         let mut state = directory.lock();
-        state.delegation.note_change(number);
-        state.delegation.last_change()
+        state.rare.make().delegation.note_change(number);
+        state.rare.delegation.last_change()
     }
 
     /// Returns the oldest delegations, if they are many, but for those that were used just now.
     pub(crate) async fn return_oldest_delegations(&self) {
         while let Some(ino) = self.log.oldest_delegated(DELEGATIONS_MAX) {
             let Some(inode) =
-                self.cache.find(ino).filter(|inode| inode.lock().delegation.is_delegated())
+                self.cache.find(ino).filter(|inode| inode.lock().rare.delegation.is_delegated())
             else {
                 continue;
             };
-            let last = inode.lock().delegation.last_change();
+            let last = inode.lock().rare.delegation.last_change();
             if last > 0 && last + RECENT > self.log.last() {
                 self.log.note_delegated(ino);
                 continue;
@@ -190,7 +194,7 @@ impl<T: Transport> Client<T> {
     /// directories were delegated.
     pub(crate) fn end_delegations(&self) -> usize {
         let mut delegated = self.cache.all();
-        delegated.retain(|inode| inode.lock().delegation.is_delegated());
+        delegated.retain(|inode| inode.lock().rare.delegation.is_delegated());
         for inode in &delegated {
             self.end_delegation(inode);
         }
@@ -204,9 +208,9 @@ impl<T: Transport> Client<T> {
         while self.end_delegations() > 0 {}
         for inode in self.cache.all() {
             let mut state = inode.lock();
-            if self.log.is_pending(state.delegation.creation()) {
-                state.delegation.lose_creation();
-                state.data.lose(Errno::EIO);
+            if self.log.is_pending(state.rare.delegation.creation()) {
+                state.rare.make().delegation.lose_creation();
+                state.rare.make().data.lose(Errno::EIO);
             }
         }
         self.log.forget_numbers();
@@ -226,14 +230,14 @@ impl<T: Transport> Client<T> {
         for inode in inodes {
             let children: Vec<_> = {
                 let state = inode.lock();
-                if !state.delegation.is_delegated() {
+                if !state.rare.delegation.is_delegated() {
                     continue;
                 }
                 state.dentries.inodes()
             };
             let foreign = |ino: &glint_proto::Ino| {
                 let child = self.cache.find(*ino);
-                child.is_some_and(|child| child.lock().delegation.parent() != Some(inode.ino))
+                child.is_some_and(|child| child.lock().rare.delegation.parent() != Some(inode.ino))
             };
             let foreign: HashSet<_> = children.into_iter().filter(foreign).collect();
             if !foreign.is_empty() {

@@ -5,41 +5,131 @@
 
 use glint_proto::Ino;
 use smallvec::SmallVec;
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 
 /// A name, and the directory that has it.
-pub(crate) type Name = (Ino, Box<[u8]>);
+pub(crate) type Name = (Ino, CachedName);
+
+/// Longest name that is kept in place: with it a [`CachedName`] is no larger than a `Vec`.
+const SHORT_BYTES_MAX: usize = 22;
+
+/// The bytes of a name. An inode and its directory have one each: most names are short, and take
+/// no memory elsewhere.
+#[derive(Clone)]
+pub(crate) struct CachedName(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    Short { len: u8, bytes: [u8; SHORT_BYTES_MAX] },
+    Long(Box<[u8]>),
+}
+
+impl From<&[u8]> for CachedName {
+    fn from(name: &[u8]) -> CachedName {
+        if name.len() > SHORT_BYTES_MAX {
+            return CachedName(Bytes::Long(name.into()));
+        }
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        CachedName(Bytes::Short { len: name.len() as u8, bytes })
+    }
+}
+
+impl Deref for CachedName {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Bytes::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Borrow<[u8]> for CachedName {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for CachedName {
+    fn eq(&self, other: &CachedName) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for CachedName {}
+
+impl Hash for CachedName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As its bytes, by which it is found.
+        (**self).hash(state);
+    }
+}
 
 /// Names that lead to one inode.
 #[derive(Default)]
-pub(crate) struct InodeNames(SmallVec<[Name; 1]>);
+pub(crate) enum InodeNames {
+    #[default]
+    None,
+    One(Name),
+    /// In a box, so that the others take no room for a list.
+    Many(Box<SmallVec<[Name; 2]>>),
+}
 
 impl InodeNames {
+    fn as_slice(&self) -> &[Name] {
+        match self {
+            InodeNames::None => &[],
+            InodeNames::One(name) => std::slice::from_ref(name),
+            InodeNames::Many(names) => names,
+        }
+    }
+
     /// A name leads to the inode, perhaps among others.
     pub(crate) fn add(&mut self, parent: Ino, name: &[u8]) {
-        if !self.0.iter().any(|(p, n)| *p == parent && **n == *name) {
-            self.0.push((parent, name.into()));
+        if self.as_slice().iter().any(|(p, n)| *p == parent && **n == *name) {
+            return;
         }
+        let name = (parent, name.into());
+        *self = match std::mem::take(self) {
+            InodeNames::None => InodeNames::One(name),
+            InodeNames::One(first) => InodeNames::Many(Box::new(SmallVec::from([first, name]))),
+            InodeNames::Many(mut names) => {
+                names.push(name);
+                InodeNames::Many(names)
+            }
+        };
     }
 
     /// A name leads to the inode, and no other one does.
     pub(crate) fn set_only(&mut self, parent: Ino, name: &[u8]) {
-        self.0.clear();
-        self.0.push((parent, name.into()));
+        *self = InodeNames::One((parent, name.into()));
     }
 
     /// A name does not lead to the inode any more.
     pub(crate) fn remove(&mut self, parent: Ino, name: &[u8]) {
-        self.0.retain(|(p, n)| *p != parent || **n != *name);
+        match self {
+            InodeNames::One((p, n)) if *p == parent && **n == *name => *self = InodeNames::None,
+            InodeNames::Many(names) => names.retain(|(p, n)| *p != parent || **n != *name),
+            _ => {}
+        }
     }
 
     /// One of them.
     pub(crate) fn first(&self) -> Option<&Name> {
-        self.0.first()
+        self.as_slice().first()
     }
 
     /// None is known any more. Returns those that were.
     pub(crate) fn take(&mut self) -> SmallVec<[Name; 1]> {
-        std::mem::take(&mut self.0)
+        match std::mem::take(self) {
+            InodeNames::None => SmallVec::new(),
+            InodeNames::One(name) => SmallVec::from_iter([name]),
+            InodeNames::Many(names) => names.into_iter().collect(),
+        }
     }
 }
 
@@ -48,6 +138,29 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+    use std::hash::BuildHasher;
+
+    /// What is left of the names, in order.
+    fn taken(names: &mut InodeNames) -> Vec<(Ino, Vec<u8>)> {
+        let taken = names.take().into_iter().map(|(parent, name)| (parent, name.to_vec()));
+        let mut taken: Vec<_> = taken.collect();
+        taken.sort_unstable();
+        taken
+    }
+
+    #[test]
+    fn a_name_is_its_bytes_however_long_it_is() {
+        let hasher = std::hash::RandomState::new();
+        for len in [0, 1, SHORT_BYTES_MAX, SHORT_BYTES_MAX + 1, 255] {
+            let bytes = vec![b'n'; len];
+            let name = CachedName::from(&*bytes);
+            assert_eq!(*name, *bytes);
+            assert_eq!(hasher.hash_one(&name), hasher.hash_one(&*bytes));
+            assert!(
+                name == name.clone() && name != CachedName::from(&[&bytes[..], b"n"].concat()[..])
+            );
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
@@ -62,26 +175,23 @@ mod tests {
                 match step {
                     0..3 => {
                         names.add(parent, &name);
-                        model.insert((parent, Box::from(name.as_slice())));
+                        model.insert((parent, name.to_vec()));
                     }
                     3..5 => {
                         names.remove(parent, &name);
-                        model.remove(&(parent, Box::from(name.as_slice())));
+                        model.remove(&(parent, name.to_vec()));
                     }
                     5 => {
                         names.set_only(parent, &name);
-                        model = [(parent, Box::from(name.as_slice()))].into();
+                        model = [(parent, name.to_vec())].into();
                     }
                     _ => {
-                        let mut taken = names.take().into_vec();
-                        taken.sort_unstable();
-                        prop_assert_eq!(taken, std::mem::take(&mut model).into_iter().collect::<Vec<_>>());
+                        let model = std::mem::take(&mut model);
+                        prop_assert_eq!(taken(&mut names), model.into_iter().collect::<Vec<_>>());
                     }
                 }
             }
-            let mut taken = names.take().into_vec();
-            taken.sort_unstable();
-            prop_assert_eq!(taken, model.into_iter().collect::<Vec<Name>>());
+            prop_assert_eq!(taken(&mut names), model.into_iter().collect::<Vec<_>>());
         }
     }
 }

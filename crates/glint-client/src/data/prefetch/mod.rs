@@ -102,7 +102,8 @@ impl PrefetchedFiles {
             }
             // More than that would help nobody: somebody reads the rest.
             let oldest = if freed < len { self.files.lock().pop_front()? } else { return None };
-            let taken = oldest.upgrade().and_then(|inode| inode.lock().data.take_prefetched());
+            let taken =
+                oldest.upgrade().and_then(|inode| inode.lock().rare.made()?.data.take_prefetched());
             freed += taken.map_or(0, |(_, block)| block.len);
         }
     }
@@ -114,7 +115,9 @@ impl PrefetchedFiles {
             files.push_back(Arc::downgrade(inode));
             if files.len() > FILES_MAX { files.pop_front() } else { None }
         };
-        drop(oldest.and_then(|oldest| oldest.upgrade()?.lock().data.take_prefetched()));
+        drop(
+            oldest.and_then(|oldest| oldest.upgrade()?.lock().rare.made()?.data.take_prefetched()),
+        );
     }
 }
 
@@ -127,7 +130,7 @@ impl<T: Transport> Client<T> {
         let Some(directory) = self.cache.find(directory) else { return };
         let is_file = |entry: &&DirEntry| entry.dirent_type == FileType::Regular.dirent_type();
         let files = entries.iter().filter(is_file).map(|entry| entry.ino);
-        directory.lock().prefetch_plan.get_or_insert_default().list(is_begin, files);
+        directory.lock().rare.make().prefetch_plan.get_or_insert_default().list(is_begin, files);
     }
 
     /// A file is read through a handle for the first time: asks for those that are likely to be
@@ -139,16 +142,16 @@ impl<T: Transport> Client<T> {
             if state.attributes().is_none_or(|attr| attr.size > FILE_BYTES_MAX) {
                 return;
             }
-            (state.data.is_prefetched(), *parent)
+            (state.rare.data.is_prefetched(), *parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
         let many = {
             let mut state = directory.lock();
-            if state.delegation.is_delegated() {
+            if state.rare.delegation.is_delegated() {
                 return;
             }
-            let InodeState { prefetch_plan, dentries, .. } = &mut *state;
-            let plan = prefetch_plan.get_or_insert_default();
+            let InodeState { rare, dentries, .. } = &mut *state;
+            let plan = rare.make().prefetch_plan.get_or_insert_default();
             let prefetched = &self.data.prefetched;
             let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
             let many = match plan.on_read(inode.ino, was_prefetched, may_begin) {
@@ -174,7 +177,7 @@ impl<T: Transport> Client<T> {
         // Some of them are not to be read ahead.
         let mut files = Vec::new();
         for _ in 0..TRIES {
-            let inos = match directory.lock().prefetch_plan.as_mut() {
+            let inos = match directory.lock().prefetch_plan() {
                 Some(plan) => plan.pop(many - files.len()),
                 None => return,
             };
@@ -183,7 +186,7 @@ impl<T: Transport> Client<T> {
         }
         let client = self.me.get().and_then(Weak::upgrade);
         let (Some(client), false) = (client, files.is_empty()) else { return };
-        if let Some(plan) = &mut directory.lock().prefetch_plan {
+        if let Some(plan) = directory.lock().prefetch_plan() {
             plan.asked(&files.iter().map(|file| file.ino).collect::<Vec<_>>());
         }
         host::spawn(client.prefetch(files));
@@ -195,8 +198,8 @@ impl<T: Transport> Client<T> {
         let Some(state) = file.try_lock() else { return false };
         small_size(&state).is_some()
             && is_unread(&state)
-            && state.data_locks.is_empty()
-            && state.delegation.parent().is_none()
+            && state.rare.data_locks.is_empty()
+            && state.rare.delegation.parent().is_none()
             && (!self.parameters.needs_capabilities || state.may_read())
     }
 
@@ -226,7 +229,7 @@ impl<T: Transport> Client<T> {
             let to = self.placement.ost_of(layout, 0).into();
             let mut read = ObjectRead { to, object, offset: 0, len, capability: None };
             if self.parameters.needs_capabilities {
-                read.capability = file.lock().capabilities.for_request(&read.request());
+                read.capability = file.lock().rare.capabilities.for_request(&read.request());
             }
             Some((read, block))
         };
@@ -255,11 +258,11 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let attr = state.attributes()?;
-        let latest = state.data.layout().filter(|latest| attr.layout.is_before(latest));
+        let latest = state.rare.data.layout().filter(|latest| attr.layout.is_before(latest));
         let layout = latest.unwrap_or(attr.layout);
-        let id = state.data_locks.begin(Range::ALL, false, Use::Call)?;
-        state.data.set_prefetched(block.clone());
-        let is_returned = state.data_locks.end(id);
+        let id = state.rare.make().data_locks.begin(Range::ALL, false, Use::Call)?;
+        state.rare.make().data.set_prefetched(block.clone());
+        let is_returned = state.rare.make().data_locks.end(id);
         drop(state);
         if is_returned {
             file.wake();
@@ -291,5 +294,5 @@ fn small_size(state: &InodeState) -> Option<u64> {
 
 /// Whether nothing of a file is here.
 fn is_unread(state: &InodeState) -> bool {
-    !state.data.has_pages() && !state.data.is_prefetched() && state.data.is_clean()
+    !state.rare.data.has_pages() && !state.rare.data.is_prefetched() && state.rare.data.is_clean()
 }
