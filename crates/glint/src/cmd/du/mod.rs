@@ -3,29 +3,22 @@
 mod ahead;
 mod options;
 mod report;
-mod size;
 mod sum;
+mod threshold;
 mod walk;
 
 pub(crate) use options::Args;
 
-use super::tree::{Place, Tree};
+use super::tree::{Place, Tree, until_stopped};
 use crate::CommandResult;
-use crate::signals::Stop;
 use glint_proto::{Attr, Errno};
 use report::DuReport;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use std::time::Duration;
 use sum::Sum;
 use walk::{DuCall, Refused, SeenInodes, SumSink, walk};
-
-/// How often a walk looks whether it is to end.
-const STOP_LOOKS: Duration = Duration::from_millis(50);
-/// Exit code of a command that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
 
 /// A file system, and its inodes that count once.
 struct FileSystem {
@@ -44,26 +37,11 @@ struct Start {
 pub(crate) fn run(args: Args) -> CommandResult {
     let (call, style) = args.understood()?;
     let report = DuReport::new(style);
-    let stop = Stop::listen()?;
-    let runtime = glint_net::runtime(None)?;
-    let goes_on = runtime.block_on(futures_lite::future::or(
-        async {
-            sum_up(&call, args.starts(), &report, args.has_total()).await;
-            true
-        },
-        async {
-            while !stop.is_asked() {
-                glint_net::host::sleep(STOP_LOOKS).await;
-            }
-            false
-        },
-    ));
+    let walk = sum_up(&call, args.starts(), &report, args.has_total());
+    let interrupted = until_stopped(walk)?;
     // Lines that are done are right, if not all are there.
-    report.flush();
-    Ok(ExitCode::from(match goes_on {
-        true => u8::from(report.has_failed()),
-        false => INTERRUPTED,
-    }))
+    report.console.flush();
+    Ok(interrupted.unwrap_or_else(|| ExitCode::from(report.console.status())))
 }
 
 async fn sum_up(call: &DuCall, starts: &[OsString], report: &DuReport, has_total: bool) {

@@ -1,11 +1,12 @@
 //! Options of `glint du`. Of those that say a unit the last one counts, as in du(1).
 
 use super::report::{Style, TimeStyle};
-use super::size::{SizeUnit, Threshold};
-use super::sum::SummedTime;
+use super::threshold::Threshold;
 use super::walk::DuCall;
 use crate::Usage;
 use crate::cmd::tree::c_library::Pattern;
+use crate::cmd::tree::show::TimeOf;
+use crate::cmd::tree::size::SizeUnit;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command, FromArgMatches};
 use std::ffi::OsString;
@@ -86,7 +87,7 @@ struct Options {
     /// Show the latest time of what is in a directory: mtime, atime (access, use) or ctime (status).
     #[arg(long, value_name = "WORD", num_args = 0..=1, require_equals = true,
           default_missing_value = "mtime", value_parser = time_of)]
-    time: Option<SummedTime>,
+    time: Option<TimeOf>,
     /// How times are shown.
     #[arg(long, value_name = "STYLE", value_enum, default_value = "long-iso")]
     time_style: TimeStyle,
@@ -116,11 +117,11 @@ pub(crate) struct Args {
     unit: Option<SizeUnit>,
 }
 
-fn time_of(word: &str) -> Result<SummedTime, String> {
+fn time_of(word: &str) -> Result<TimeOf, String> {
     match word {
-        "mtime" => Ok(SummedTime::Data),
-        "atime" | "access" | "use" => Ok(SummedTime::Access),
-        "ctime" | "status" => Ok(SummedTime::Inode),
+        "mtime" => Ok(TimeOf::Data),
+        "atime" | "access" | "use" => Ok(TimeOf::Access),
+        "ctime" | "status" => Ok(TimeOf::Inode),
         _ => Err("say mtime, atime or ctime".into()),
     }
 }
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(call.depth_max, 0);
         assert_eq!(parsed("").unwrap().starts(), [OsString::from(".")]);
         let (call, style) = parsed("-t -5K --time=atime -0").unwrap().understood().unwrap();
-        assert_eq!((call.time, style.end), (SummedTime::Access, 0));
+        assert_eq!((call.time, style.end), (TimeOf::Access, 0));
         assert_eq!(style.threshold, Threshold::AtMost(5120));
     }
 }

@@ -1,22 +1,16 @@
 //! Lines of `glint du`, its errors, and how far it is.
 
-use super::size::{SizeUnit, Threshold};
 use super::sum::Sum;
+use super::threshold::Threshold;
 use super::walk::{Refused, SumSink};
 use crate::cmd::tree::c_library::date;
-use crate::cmd::tree::without_number;
+use crate::cmd::tree::size::SizeUnit;
+use crate::cmd::tree::{Console, without_number};
 use glint_proto::{Errno, Timestamp};
 use serde_json::json;
-use std::cell::{Cell, RefCell};
-use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
 
-/// Bytes that are kept until they are written.
-const OUTPUT_BYTES: usize = 64 << 10;
-/// How long a walk takes at least of which progress is shown.
-const QUIET: Duration = Duration::from_secs(1);
-/// How often progress is shown.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// Exit code of du(1) if anything could not be looked at.
+const FAILED: u8 = 1;
 
 /// How times are printed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -103,63 +97,30 @@ impl Style {
     }
 }
 
-/// Standard output and standard error.
+/// Prints lines and errors.
 pub(super) struct DuReport {
     style: Style,
-    output: RefCell<Vec<u8>>,
-    failed: Cell<bool>,
-    begun: Instant,
-    /// When progress was shown; `None` if it is not there to be seen.
-    shown: Cell<Option<Instant>>,
-    is_terminal: bool,
+    pub(super) console: Console,
 }
 
 impl DuReport {
     pub(super) fn new(style: Style) -> DuReport {
-        let (begun, is_terminal) = (Instant::now(), std::io::stderr().is_terminal());
-        let (output, failed, shown) = (RefCell::default(), Cell::default(), Cell::default());
-        DuReport { style, output, failed, begun, shown, is_terminal }
+        DuReport { style, console: Console::new("du") }
     }
 
     pub(super) fn say(&self, why: &str) {
-        self.failed.set(true);
-        self.clear();
-        let _ = writeln!(std::io::stderr(), "glint du: {why}");
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.get()
+        self.console.say(FAILED, why);
     }
 
     pub(super) fn total(&self, sum: &Sum) {
-        self.put(&self.style.line(None, sum));
-    }
-
-    pub(super) fn flush(&self) {
-        self.clear();
-        let output = std::mem::take(&mut *self.output.borrow_mut());
-        crate::output::write_bytes(&output);
-    }
-
-    fn put(&self, line: &[u8]) {
-        self.output.borrow_mut().extend_from_slice(line);
-        if self.output.borrow().len() >= OUTPUT_BYTES {
-            self.flush();
-        }
-    }
-
-    /// Takes progress away from the terminal.
-    fn clear(&self) {
-        if self.shown.take().is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.console.put(&self.style.line(None, sum));
     }
 }
 
 impl SumSink for DuReport {
     fn line(&self, path: &[u8], sum: &Sum) {
         if self.style.threshold.holds(self.style.number(sum)) {
-            self.put(&self.style.line(Some(path), sum));
+            self.console.put(&self.style.line(Some(path), sum));
         }
     }
 
@@ -173,16 +134,7 @@ impl SumSink for DuReport {
     }
 
     fn progress(&self, files: u64) {
-        let taken = self.begun.elapsed();
-        let is_soon = self.shown.get().is_some_and(|shown| shown.elapsed() < INTERVAL);
-        if !self.is_terminal || taken < QUIET || is_soon {
-            return;
-        }
-        // Lines that are done come first: both may be on the same terminal.
-        self.flush();
-        let rate = files as f64 / taken.as_secs_f64();
-        let _ = write!(std::io::stderr(), "\r\x1b[K{files} files, {rate:.0} a second");
-        self.shown.set(Some(Instant::now()));
+        self.console.progress(files);
     }
 }
 

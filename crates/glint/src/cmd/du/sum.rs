@@ -1,5 +1,6 @@
 //! What files take together.
 
+use crate::cmd::tree::show::TimeOf;
 use glint_proto::{Attr, Timestamp};
 use std::ops::AddAssign;
 
@@ -14,15 +15,6 @@ pub(super) struct Sum {
     pub(super) latest: Timestamp,
 }
 
-/// Which time of a file is looked at.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) enum SummedTime {
-    Access,
-    #[default]
-    Data,
-    Inode,
-}
-
 impl Default for Sum {
     fn default() -> Sum {
         let latest = Timestamp { secs: i64::MIN, nanos: 0 };
@@ -32,12 +24,8 @@ impl Default for Sum {
 
 impl Sum {
     /// Returns what a file takes by itself.
-    pub(super) fn of(attr: &Attr, time: SummedTime) -> Sum {
-        let latest = match time {
-            SummedTime::Access => attr.atime,
-            SummedTime::Data => attr.mtime,
-            SummedTime::Inode => attr.ctime,
-        };
+    pub(super) fn of(attr: &Attr, time: TimeOf) -> Sum {
+        let latest = time.of(attr);
         let allocated = attr.blocks.saturating_mul(512);
         Sum { allocated, apparent: attr.size, inodes: 1, latest }
     }

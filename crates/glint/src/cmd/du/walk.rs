@@ -4,9 +4,10 @@
 use super::ahead::{
     Ahead, DuDirectory, DuEntry, NextPage, REQUESTS_AT_ONCE, is_excluded, push_name,
 };
-use super::sum::{Sum, SummedTime};
+use super::sum::Sum;
 use crate::cmd::tree::Source;
 use crate::cmd::tree::c_library::Pattern;
+use crate::cmd::tree::show::TimeOf;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_proto::{Attr, Errno, Ino};
 use std::collections::HashSet;
@@ -23,7 +24,7 @@ pub(super) struct DuCall {
     /// Each link of a file counts.
     pub(super) counts_links: bool,
     pub(super) depth_max: usize,
-    pub(super) time: SummedTime,
+    pub(super) time: TimeOf,
 }
 
 /// Why a file is not counted, or what is in it.

@@ -1,8 +1,9 @@
 //! A line of -ls, as find(1) and `ls -dils` print it.
 
 use super::entry::{Entry, Missing};
-use super::print::{named, symbolic, target};
+use super::print::target;
 use crate::cmd::tree::c_library::{date, group_name, user_name};
+use crate::cmd::tree::show::{named, symbolic};
 use glint_proto::{Attr, FileType, Timestamp};
 
 /// Six months: dates that are further from now have a year in the place of the hour, and so have

@@ -1,10 +1,9 @@
 //! How files are printed: the formats of -printf, and JSON.
 
 use super::entry::{Entry, Missing};
-use super::test::TimeOf;
 use crate::cmd::tree::c_library::{date, group_name, short, user_name};
+use crate::cmd::tree::show::{TimeOf, json_row, letter_of, named, symbolic};
 use glint_proto::{Attr, FileType, Timestamp};
-use serde_json::json;
 use std::ffi::CStr;
 
 /// Columns of a directive, at most.
@@ -268,48 +267,6 @@ pub(super) fn target(entry: &Entry) -> Result<&[u8], Missing> {
     }
 }
 
-/// The name of a user or group, or its number.
-pub(super) fn named(id: u32, name_of: fn(u32) -> Option<Vec<u8>>) -> Vec<u8> {
-    name_of(id).unwrap_or_else(|| id.to_string().into())
-}
-
-fn letter_of(kind: Option<FileType>) -> u8 {
-    match kind {
-        Some(FileType::Regular) => b'f',
-        Some(FileType::Directory) => b'd',
-        Some(FileType::Symlink) => b'l',
-        Some(FileType::Fifo) => b'p',
-        Some(FileType::Socket) => b's',
-        Some(FileType::BlockDevice) => b'b',
-        Some(FileType::CharDevice) => b'c',
-        None => b'U',
-    }
-}
-
-/// A mode as ls(1) shows it.
-pub(super) fn symbolic(mode: u32) -> String {
-    let kind = match letter_of(FileType::from_mode(mode)) {
-        b'f' => '-',
-        b'U' => '?',
-        letter => letter.into(),
-    };
-    let mut text = String::from(kind);
-    for (shift, special, with, without) in
-        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
-    {
-        let bits = mode >> shift;
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (mode & special != 0, bits & 1 != 0) {
-            (true, true) => with,
-            (true, false) => without,
-            (false, true) => 'x',
-            (false, false) => '-',
-        });
-    }
-    text
-}
-
 /// Nanoseconds as find(1) shows them: with a tenth digit.
 fn fraction(time: Timestamp) -> Vec<u8> {
     format!(".{:09}0", time.nanos).into_bytes()
@@ -336,33 +293,12 @@ fn part_of_time(time: Timestamp, part: u8) -> Vec<u8> {
     }
 }
 
-/// Prints a file as a JSON object in a line. A path that is not UTF-8 is in `path_bytes`, too.
+/// Prints a file as a JSON object in a line.
 pub(super) fn json(entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
     let attr = entry.attr()?;
-    let time = |time: Timestamp| format!("{}.{:09}", time.secs, time.nanos);
-    let kind = char::from(letter_of(entry.kind()?)).to_string();
-    let mut row = json!({
-        "path": String::from_utf8_lossy(&entry.path),
-        "type": kind,
-        "ino": attr.ino.0,
-        "mode": format!("{:04o}", attr.mode & 0o7777),
-        "links": attr.nlink,
-        "uid": attr.uid,
-        "gid": attr.gid,
-        "size": attr.size,
-        "allocated": attr.blocks * 512,
-        "atime": time(attr.atime),
-        "mtime": time(attr.mtime),
-        "ctime": time(attr.ctime),
-    });
-    if std::str::from_utf8(&entry.path).is_err() {
-        row["path_bytes"] = json!(entry.path);
-    }
-    if entry.kind()? == Some(FileType::Symlink) {
-        row["target"] = json!(String::from_utf8_lossy(target(entry)?));
-    }
-    out.extend_from_slice(row.to_string().as_bytes());
-    out.push(b'\n');
+    let kind = entry.kind()?;
+    let target = if kind == Some(FileType::Symlink) { Some(target(entry)?) } else { None };
+    json_row(&entry.path, (kind, entry.ino, Some(attr)), target, out);
     Ok(())
 }
 
@@ -370,6 +306,7 @@ pub(super) fn json(entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
 mod tests {
     use super::super::entry::tests::entry;
     use super::*;
+    use serde_json::json;
 
     fn printed(format: &[u8], entry: &Entry) -> String {
         let mut out = Vec::new();
@@ -408,7 +345,7 @@ mod tests {
     #[test]
     fn json_keeps_names_that_are_no_text() {
         let mut out = Vec::new();
-        json(&entry(b"d/\xff", libc::S_IFREG), &mut out).unwrap();
+        super::json(&entry(b"d/\xff", libc::S_IFREG), &mut out).unwrap();
         let row: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(row["path_bytes"], json!(b"d/\xff"));
     }

@@ -7,7 +7,8 @@ use super::expression::Expression;
 use super::perm::Perm;
 use super::print;
 use crate::cmd::tree::c_library::{Pattern, group_name, user_name};
-use glint_proto::{Attr, FileType, Timestamp};
+use crate::cmd::tree::show::TimeOf;
+use glint_proto::{FileType, Timestamp};
 
 /// A number in an expression: N, +N or -N.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,14 +21,6 @@ pub(super) enum Comparison {
 /// Bytes in a unit of -size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unit(pub(super) u64);
-
-/// One of the times of an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TimeOf {
-    Access,
-    Data,
-    Inode,
-}
 
 /// A test of a file.
 #[derive(Clone, PartialEq, Debug)]
@@ -112,16 +105,6 @@ impl Unit {
             'G' => 1 << 30,
             _ => return None,
         }))
-    }
-}
-
-impl TimeOf {
-    pub(super) fn of(self, attr: &Attr) -> Timestamp {
-        match self {
-            TimeOf::Access => attr.atime,
-            TimeOf::Data => attr.mtime,
-            TimeOf::Inode => attr.ctime,
-        }
     }
 }
 

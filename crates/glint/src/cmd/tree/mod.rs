@@ -1,17 +1,47 @@
 //! A tree at the servers, for commands that walk over one without a mount.
 
 pub(in crate::cmd) mod c_library;
+mod console;
 mod place;
 mod searched;
+pub(in crate::cmd) mod show;
+pub(in crate::cmd) mod size;
 
+pub(in crate::cmd) use console::Console;
 pub(in crate::cmd) use place::{Place, without_number};
 pub(in crate::cmd) use searched::{Class, Searched};
 
+use crate::signals::Stop;
 use crate::target::not_reached;
 use glint_client::{Caller, Client, ScannedPage, Vfs};
 use glint_net::{Cluster, Remote, RemoteOptions};
 use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino};
 use place::names;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often a walk looks whether it is to end.
+const STOP_LOOKS: Duration = Duration::from_millis(50);
+/// Exit code of a command that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// Runs a walk to its end, or until Ctrl-C; returns the exit code for that.
+pub(in crate::cmd) fn until_stopped(
+    walk: impl Future<Output = ()>,
+) -> Result<Option<ExitCode>, Box<dyn std::error::Error>> {
+    let stop = Stop::listen()?;
+    let runtime = glint_net::runtime(None)?;
+    let walked = async {
+        walk.await;
+        None
+    };
+    Ok(runtime.block_on(futures_lite::future::or(walked, async {
+        while !stop.is_asked() {
+            glint_net::host::sleep(STOP_LOOKS).await;
+        }
+        Some(ExitCode::from(INTERRUPTED))
+    })))
+}
 
 /// Where the walk takes what it shows.
 pub(in crate::cmd) trait Source {

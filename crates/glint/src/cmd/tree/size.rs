@@ -1,11 +1,11 @@
-//! Sizes as du(1) reads and prints them: units, and sizes for people.
+//! Sizes as du(1) and ls(1) read and print them: units, and sizes for people.
 
 /// Letters of units, by power.
 const LETTERS: &[u8; 7] = b"\0KMGTPE";
 
 /// SizeUnit in which sizes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SizeUnit {
+pub(in crate::cmd) enum SizeUnit {
     /// Blocks of so many bytes, rounded up.
     Blocks(u64),
     /// The same, with the name of the unit after it.
@@ -15,15 +15,15 @@ pub(super) enum SizeUnit {
 }
 
 /// A size in the grammar of du(1): a number, a unit, or both.
-struct Scaled {
-    bytes: u64,
+pub(in crate::cmd) struct Scaled {
+    pub(in crate::cmd) bytes: u64,
     has_number: bool,
     /// Letter of the unit, base of its powers, and whether it ends with a B.
     unit: Option<(u8, u64, bool)>,
 }
 
 impl Scaled {
-    fn parse(text: &str) -> Option<Scaled> {
+    pub(in crate::cmd) fn parse(text: &str) -> Option<Scaled> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
         let (letter, rest) = match unit.as_bytes() {
@@ -48,7 +48,7 @@ impl Scaled {
 
 impl SizeUnit {
     /// Parses the word after `-B`.
-    pub(super) fn parse(text: &str) -> Result<SizeUnit, String> {
+    pub(in crate::cmd) fn parse(text: &str) -> Result<SizeUnit, String> {
         match text {
             "human-readable" => return Ok(SizeUnit::Largest { base: 1024 }),
             "si" => return Ok(SizeUnit::Largest { base: 1000 }),
@@ -65,7 +65,7 @@ impl SizeUnit {
     }
 
     /// Returns the unit that the environment says, as du(1) looks for it.
-    pub(super) fn of_environment() -> SizeUnit {
+    pub(in crate::cmd) fn of_environment() -> SizeUnit {
         let said =
             ["DU_BLOCK_SIZE", "BLOCK_SIZE", "BLOCKSIZE"].into_iter().find_map(std::env::var_os);
         let plain = if std::env::var_os("POSIXLY_CORRECT").is_some() { 512 } else { 1024 };
@@ -77,7 +77,7 @@ impl SizeUnit {
     }
 
     /// Returns a number of bytes, or of inodes, in this unit. All are rounded up.
-    pub(super) fn show(self, number: u64) -> String {
+    pub(in crate::cmd) fn show(self, number: u64) -> String {
         match self {
             SizeUnit::Blocks(bytes) => number.div_ceil(bytes).to_string(),
             SizeUnit::Named { bytes, letter, base, has_b } => {
@@ -121,34 +121,6 @@ fn largest(number: u64, base: u64) -> String {
     text
 }
 
-/// Which lines are printed: those of at least, or at most, so many bytes or inodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Threshold {
-    AtLeast(u64),
-    AtMost(u64),
-}
-
-impl Threshold {
-    /// Parses the word after `-t`: a size, which a minus makes the largest one.
-    pub(super) fn parse(text: &str) -> Result<Threshold, String> {
-        let (make, size): (fn(u64) -> Threshold, &str) = match text.strip_prefix('-') {
-            Some(size) => (Threshold::AtMost, size),
-            None => (Threshold::AtLeast, text.strip_prefix('+').unwrap_or(text)),
-        };
-        let threshold = Scaled::parse(size).map(|scaled| make(scaled.bytes));
-        threshold
-            .filter(|threshold| *threshold != Threshold::AtMost(0))
-            .ok_or_else(|| format!("{text:?} is no size: say SIZE for at least, -SIZE for at most"))
-    }
-
-    pub(super) fn holds(self, number: u64) -> bool {
-        match self {
-            Threshold::AtLeast(least) => number >= least,
-            Threshold::AtMost(most) => number <= most,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,23 +153,6 @@ mod tests {
         }
         for wrong in ["", "0", "x", "1.5K", "K1", "KX", "B", "99999999999E"] {
             SizeUnit::parse(wrong).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn a_minus_makes_a_threshold_the_largest_size() {
-        for (text, number, expected) in [
-            ("1K", 1024, true),
-            ("1K", 1023, false),
-            ("-1K", 1024, true),
-            ("-1K", 1025, false),
-            ("0", 0, true),
-            ("-1kB", 1001, false),
-        ] {
-            assert_eq!(Threshold::parse(text).unwrap().holds(number), expected, "{text} {number}");
-        }
-        for wrong in ["-0", "", "-", "x", "--1"] {
-            Threshold::parse(wrong).unwrap_err();
         }
     }
 }
