@@ -90,6 +90,7 @@ enum Command {
     Heal(cmd::storage::heal::HealCommand),
     Du(cmd::du::Args),
     Find(cmd::find::Args),
+    Ls(cmd::ls::Args),
     Fsck(cmd::fsck::Args),
     Scrub(cmd::storage::scrub::Args),
     #[command(subcommand)]
@@ -181,6 +182,7 @@ fn run(command: Command, common: &Common) -> CommandResult {
         Command::Scrub(args) => cmd::storage::scrub::run(args),
         Command::Du(args) => cmd::du::run(args),
         Command::Find(args) => cmd::find::run(args),
+        Command::Ls(args) => cmd::ls::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Heal(command) => cmd::storage::heal::run(command),
         Command::Ost(command) => cmd::storage::ost::run(command),

@@ -5,6 +5,7 @@ pub(crate) mod cert;
 pub(crate) mod du;
 pub(crate) mod find;
 pub(crate) mod fsck;
+pub(crate) mod ls;
 pub(crate) mod mount;
 pub mod mount_options;
 pub(crate) mod oss;

@@ -266,28 +266,7 @@ fn an_ordinary_user_finds_what_a_mount_shows_him() {
     let _server = world.serve(port, &[]);
     let (_mount, dir) = world.mount(port, "mount", &[]);
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-    for (name, mode, owner) in [
-        ("read", 0o744, 0),
-        ("search", 0o711, 0),
-        ("none", 0o700, 0),
-        ("all", 0o755, 0),
-        ("own", 0o400, 1234),
-        ("acl-read", 0o700, 0),
-        ("acl-all", 0o700, 0),
-    ] {
-        let tree = dir.join("tree").join(name);
-        fs::create_dir_all(tree.join("sub")).unwrap();
-        fs::write(tree.join("file"), b"bytes").unwrap();
-        fs::write(tree.join("sub/inner"), b"bytes").unwrap();
-        fs::create_dir(tree.join("empty")).unwrap();
-        symlink("file", tree.join("link")).unwrap();
-        fs::set_permissions(&tree, fs::Permissions::from_mode(mode)).unwrap();
-        std::os::unix::fs::chown(&tree, Some(owner), Some(owner)).unwrap();
-    }
-    // Of Debian's `acl`, which `make tools` installs.
-    for (name, acl) in [("acl-read", "u:1234:r"), ("acl-all", "u:1234:rx")] {
-        run(Command::new("setfacl").args(["-m", acl]).arg(dir.join("tree").join(name)));
-    }
+    super::make_with_rights(&dir.join("tree"), 1234);
     for expression in [
         "-print0",
         "-depth -print0",

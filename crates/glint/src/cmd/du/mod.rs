@@ -1,6 +1,6 @@
 //! `glint du`: du(1) on the servers themselves, many directories at once.
 
-mod ahead;
+mod listing;
 mod options;
 mod report;
 mod sum;

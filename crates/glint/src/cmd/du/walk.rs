@@ -1,14 +1,11 @@
 //! The walk of du(1): each directory after all that is in it, in the order of the listings. A file
 //! of several links counts where the walk comes to it first, which is the same place each time.
 
-use super::ahead::{
-    Ahead, DuDirectory, DuEntry, NextPage, REQUESTS_AT_ONCE, is_excluded, push_name,
-};
+use super::listing::{Counted, DuDirectory, DuEntry, is_excluded};
 use super::sum::Sum;
-use crate::cmd::tree::Source;
 use crate::cmd::tree::c_library::Pattern;
 use crate::cmd::tree::show::TimeOf;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use crate::cmd::tree::{Ahead, NextPage, Source, push_name};
 use glint_proto::{Attr, Errno, Ino};
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -78,7 +75,7 @@ struct OpenDirectory {
 /// A walk over all that is at and below a starting point.
 struct SumWalk<'a, S, O> {
     call: &'a DuCall,
-    ahead: &'a Ahead<'a, S>,
+    ahead: &'a Ahead<'a, S, Counted<'a>>,
     sink: &'a O,
     seen: &'a mut SeenInodes,
     total: &'a mut Sum,
@@ -100,28 +97,18 @@ pub(super) async fn walk<S: Source, O: SumSink>(
         return;
     }
     let passed = if call.counts_links { HashSet::new() } else { seen.passed() };
-    let ahead = &Ahead::new(source, call, passed);
+    let counted = &Counted { call, passed };
+    let ahead = &Ahead::new(source, counted, &[]);
     let mut walk = SumWalk { call, ahead, sink, seen, total, frames: Vec::new(), path: Vec::new() };
-    let node = attr.is_dir().then(|| DuDirectory::new(path, None, attr));
+    let node = attr.is_dir().then(|| DuDirectory::new(path, None, attr, false));
     let (ino, links, sum) = (attr.ino, attr.nlink, Ok(Sum::of(attr, call.time)));
     walk.come_to(DuEntry { name: path.to_vec(), ino, links, sum, node });
-    let mut requests = FuturesUnordered::new();
-    while let Some(node) = walk.advance() {
-        if !node.is_asked() {
-            requests.push(ahead.list(ahead.needed(&node)));
-        }
-        while requests.len() < REQUESTS_AT_ONCE {
-            let nodes = ahead.wanted();
-            if nodes.is_empty() {
-                break;
-            }
-            requests.push(ahead.list(nodes));
-        }
-        if let Some(listed) = requests.next().await {
-            ahead.arrived(listed);
-        }
-        sink.progress(walk.total.inodes);
-    }
+    let advance = || {
+        let needed = walk.advance();
+        walk.sink.progress(walk.total.inodes);
+        needed
+    };
+    ahead.serve(advance).await;
 }
 
 impl<S: Source, O: SumSink> SumWalk<'_, S, O> {

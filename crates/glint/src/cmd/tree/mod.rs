@@ -1,5 +1,6 @@
 //! A tree at the servers, for commands that walk over one without a mount.
 
+mod ahead;
 pub(in crate::cmd) mod c_library;
 mod console;
 mod place;
@@ -7,6 +8,9 @@ mod searched;
 pub(in crate::cmd) mod show;
 pub(in crate::cmd) mod size;
 
+pub(in crate::cmd) use ahead::{
+    Ahead, FoundPage, Keep, KeptEntry, NextPage, TreeDirectory, push_name,
+};
 pub(in crate::cmd) use console::Console;
 pub(in crate::cmd) use place::{Place, without_number};
 pub(in crate::cmd) use searched::{Class, Searched};
@@ -15,6 +19,7 @@ use crate::signals::Stop;
 use crate::target::not_reached;
 use glint_client::{Caller, Client, ScannedPage, Vfs};
 use glint_net::{Cluster, Remote, RemoteOptions};
+use glint_proto::posix::acl::{XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino};
 use place::names;
 use std::process::ExitCode;
@@ -51,6 +56,10 @@ pub(in crate::cmd) trait Source {
     /// EACCES if the directory must not be searched.
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr>;
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>>;
+    /// Attributes of the file that a link in a directory leads to.
+    async fn follow(&self, directory: Ino, target: &[u8]) -> FsResult<Attr>;
+    /// Whether a file has an ACL that its mode does not say, or one for new files in it.
+    async fn has_acl(&self, attr: &Attr) -> bool;
     /// Removes a name; that of a directory if it is one, which has to be empty.
     async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()>;
 }
@@ -85,18 +94,37 @@ impl Tree {
         Ok(Tree { client, caller: Caller { cred, pid: 0 } })
     }
 
+    /// Root of the file system.
+    pub(in crate::cmd) fn root(&self) -> Ino {
+        self.client.root()
+    }
+
     /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
     /// be a directory; a link that begins at the root of some host leads nowhere here. Returns its
     /// attributes, and the directory that has its last name, if one has.
     pub(in crate::cmd) async fn resolve(&self, place: &Place) -> FsResult<(Attr, Option<Ino>)> {
-        let mut attr = self.client.getattr(self.client.root()).await?.attr;
-        let mut parent = None;
-        let mut rest: Vec<Vec<u8>> = place.names.iter().rev().cloned().collect();
+        let root = self.client.getattr(self.client.root()).await?.attr;
+        let (attr, parent) = self.go(root, &place.names, place.is_directory).await?;
+        match place.is_directory && !attr.is_dir() {
+            true => Err(Errno::ENOTDIR),
+            false => Ok((attr, parent)),
+        }
+    }
+
+    /// Goes along a path; a link at its end is followed if `follows`.
+    async fn go(
+        &self,
+        from: Attr,
+        path: &[Vec<u8>],
+        follows: bool,
+    ) -> FsResult<(Attr, Option<Ino>)> {
+        let (mut attr, mut parent) = (from, None);
+        let mut rest: Vec<Vec<u8>> = path.iter().rev().cloned().collect();
         let mut links = 0;
         while let Some(name) = rest.pop() {
             let found = self.client.lookup(&self.caller, attr.ino, &name).await?.attr;
             let is_link = FileType::from_mode(found.mode) == Some(FileType::Symlink);
-            if !is_link || (rest.is_empty() && !place.is_directory) {
+            if !is_link || (rest.is_empty() && !follows) {
                 parent = Some(attr.ino);
                 attr = found;
                 continue;
@@ -111,10 +139,7 @@ impl Tree {
             }
             rest.extend(names(&target).into_iter().rev());
         }
-        match place.is_directory && !attr.is_dir() {
-            true => Err(Errno::ENOTDIR),
-            false => Ok((attr, parent)),
-        }
+        Ok((attr, parent))
     }
 }
 
@@ -130,6 +155,22 @@ impl Source for Tree {
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>> {
         // Whoever may look a link up may read it, and the walk does so with no other.
         self.client.readlink(link).await
+    }
+
+    async fn follow(&self, directory: Ino, target: &[u8]) -> FsResult<Attr> {
+        if target.starts_with(b"/") {
+            return Err(Errno::EXDEV);
+        }
+        let directory = self.client.getattr(directory).await?.attr;
+        Ok(self.go(directory, &names(target), true).await?.0)
+    }
+
+    async fn has_acl(&self, attr: &Attr) -> bool {
+        let has = |name| async move {
+            let value = self.client.getxattr(&self.caller, attr.ino, name, 0).await;
+            value.is_ok_and(|value| !value.is_empty())
+        };
+        has(XATTR_ACCESS).await || (attr.is_dir() && has(XATTR_DEFAULT).await)
     }
 
     async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()> {

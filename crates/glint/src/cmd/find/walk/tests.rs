@@ -44,6 +44,14 @@ impl Source for Deep {
         Err(Errno::EINVAL)
     }
 
+    async fn follow(&self, _: Ino, _: &[u8]) -> FsResult<Attr> {
+        Err(Errno::EINVAL)
+    }
+
+    async fn has_acl(&self, _: &Attr) -> bool {
+        false
+    }
+
     async fn remove(&self, _: Ino, _: &[u8], _: bool) -> FsResult<()> {
         Err(Errno::EROFS)
     }
