@@ -19,6 +19,10 @@ use std::num::NonZeroU64;
 
 /// Doublings of the names that are looked up one by one before another page is asked for.
 const PAGES_DOUBLING: u32 = 10;
+/// The same where names were listed: a page takes as long as some names.
+const LISTED_DOUBLING: u32 = 3;
+/// Lookups that a page has answered when it was worth more than it took.
+const ANSWERED_MANY: u32 = 16;
 
 /// Known names of one directory.
 #[derive(Default)]
@@ -53,13 +57,34 @@ fn ino_of(child: NonZeroU64) -> Ino {
 /// Pages of the directory that were asked for because names were looked up one by one: after two of
 /// them the first, or at once where that is guessed; and each time after twice as many another one,
 /// in turns. So what is asked for in vain is a small part, however large the directory is.
+///
+/// There is reason to ask sooner. A page that has answered many lookups is worth the next one: they
+/// come in the order of the directory. And who has listed names without attributes is likely to look
+/// all of them up, in an order of its own (find(1) by their numbers): until all pages have come, one
+/// is asked for with each few names, which takes no longer than to ask for these.
 #[derive(Default)]
 struct Pages {
     count: u32,
-    /// Names that were looked up since.
+    /// Names that were looked up since, and were not known.
     names: u32,
+    /// Names that were, and were known.
+    answered: u32,
+    /// Names were listed without attributes since all pages have come.
+    are_listed: bool,
     /// Cookie of the last entry of the last page, or 0 after the last one.
     cookie: u64,
+}
+
+impl Pages {
+    /// Names that are looked up one by one before a page is asked for.
+    fn patience(&self) -> u32 {
+        let doubled = match (self.answered >= ANSWERED_MANY, self.are_listed) {
+            (true, _) => 1,
+            (false, true) => LISTED_DOUBLING,
+            (false, false) => PAGES_DOUBLING,
+        };
+        1 << self.count.min(doubled)
+    }
 }
 
 impl Dentries {
@@ -167,17 +192,18 @@ impl Dentries {
         &mut self,
         guess: impl FnOnce() -> Option<PageSize>,
     ) -> Option<PageWish> {
-        let Pages { count, names, cookie } = &mut self.known.make().pages;
-        *names += 1;
-        let guessed = if (*count, *names) == (0, 1) { guess() } else { None };
-        if guessed.is_none() && *names <= 1 << (*count).min(PAGES_DOUBLING) {
+        let pages = &mut self.known.make().pages;
+        pages.names += 1;
+        let guessed = if (pages.count, pages.names) == (0, 1) { guess() } else { None };
+        if guessed.is_none() && pages.names <= pages.patience() {
             return None;
         }
-        let size = if *count == 0 { PageSize::Small } else { PageSize::Large };
-        *names = 0;
-        *count += 1;
+        let is_small = pages.count == 0 && !pages.are_listed;
+        let size = if is_small { PageSize::Small } else { PageSize::Large };
+        (pages.names, pages.answered) = (0, 0);
+        pages.count += 1;
         let is_guess = guessed.is_some();
-        Some(PageWish { cookie: *cookie, size: guessed.unwrap_or(size), is_guess })
+        Some(PageWish { cookie: pages.cookie, size: guessed.unwrap_or(size), is_guess })
     }
 
     /// A page that was guessed has answered the lookup that it was asked for.
@@ -187,13 +213,22 @@ impl Dentries {
 
     /// Another lookup is answered without asking. Returns the size of a guessed page if it is the
     /// first one that is.
-    pub(crate) fn take_guess(&mut self) -> Option<PageSize> {
-        self.known.made()?.guessed.take()
+    pub(crate) fn note_answered(&mut self) -> Option<PageSize> {
+        let known = self.known.made()?;
+        known.pages.answered = known.pages.answered.saturating_add(1);
+        known.guessed.take()
+    }
+
+    /// Names are listed for a program, without their attributes.
+    pub(crate) fn note_listed(&mut self) {
+        self.known.make().pages.are_listed = true;
     }
 
     /// A page of names has come that ends with this cookie; `None` if it was the last.
     pub(crate) fn note_page(&mut self, last: Option<u64>) {
-        self.known.make().pages.cookie = last.unwrap_or(0);
+        let pages = &mut self.known.make().pages;
+        pages.cookie = last.unwrap_or(0);
+        pages.are_listed &= last.is_some();
     }
 
     /// Nothing protects free names any more.
@@ -270,6 +305,24 @@ mod tests {
         assert_eq!(asked, of_size);
         let many = (0..100_000).filter(|_| dentries.page_to_ask_for(|| None).is_some()).count();
         assert!((90..110).contains(&many), "{many}");
+    }
+
+    #[test]
+    fn pages_that_are_worth_it_are_asked_for_sooner() {
+        let mut dentries = Dentries::default();
+        let next = |dentries: &mut Dentries| {
+            let misses = (1..5000).find(|_| dentries.page_to_ask_for(|| None).is_some());
+            dentries.note_page(Some(7));
+            misses.unwrap()
+        };
+        let asked: Vec<u32> = (0..6).map(|_| next(&mut dentries)).collect();
+        assert_eq!(asked, [2, 3, 5, 9, 17, 33]);
+        (0..ANSWERED_MANY).for_each(|_| _ = dentries.note_answered());
+        assert_eq!([next(&mut dentries), next(&mut dentries)], [3, 129], "the next one was not");
+        dentries.note_listed();
+        assert_eq!([next(&mut dentries), next(&mut dentries)], [9, 9]);
+        dentries.note_page(None);
+        assert_eq!(next(&mut dentries), 1025, "all have come");
     }
 
     #[test]

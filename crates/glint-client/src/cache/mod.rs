@@ -232,7 +232,7 @@ impl Cache {
             let child = state.child(name);
             let is_free = child.is_none() && state.is_free(name);
             if (is_free || child.is_some())
-                && let Some(size) = state.dentries.take_guess()
+                && let Some(size) = state.dentries.note_answered()
             {
                 self.page_guesses.was_right(size);
             }

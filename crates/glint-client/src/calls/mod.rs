@@ -333,6 +333,9 @@ impl<T: Transport> Vfs for Client<T> {
             file.note_last_entry(last.cookie);
         }
         self.note_listing(file.ino, cookie == 0, &page.entries);
+        if !plus && self.has_locks() {
+            self.cache.inode(file.ino).lock().dentries.note_listed();
+        }
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {
             let mut valid = Valid::default();

@@ -48,6 +48,48 @@ fn the_second_lookup_learns_the_directory() {
     });
 }
 
+/// Files of a directory whose names come by some ten pages; a prime.
+const FILES: u64 = 9_973;
+
+/// Requests of lookups of all names of a directory, one by one in this order; where it `is_listed`, names
+/// were listed without attributes before. `step` is that from one to the next.
+fn requests_for_all_names(is_listed: bool, step: u64) -> usize {
+    let (sender, requests) = std::sync::mpsc::channel();
+    with_client(async move |fake, client| {
+        fake.serve(Tree { directories: 1, files: FILES, bytes: 0 });
+        let (caller, directory) = (Caller::ROOT, Tree::directory(0));
+        if is_listed {
+            let handle = client.opendir(&caller, directory).await.unwrap();
+            let mut cookie = 0;
+            loop {
+                let page = client.readdir(&caller, handle, cookie, LARGE, false).await.unwrap();
+                let Some(last) = page.entries.last() else { break };
+                cookie = last.cookie;
+            }
+        }
+        let asked = || fake.asked(Op::Lookup) + fake.asked(Op::Readdir);
+        let before = asked();
+        for at in 0..FILES {
+            let name = (at * step % FILES).to_string();
+            let found = client.lookup(&caller, directory, name.as_bytes()).await.unwrap();
+            assert_eq!(found.attr.ino, Tree::file(0, at * step % FILES));
+        }
+        sender.send(asked() - before).unwrap();
+    });
+    requests.recv().unwrap()
+}
+
+#[test]
+fn names_that_were_listed_come_by_pages_whatever_their_order() {
+    // Pages have them in this order, from the last to the first.
+    let in_order = requests_for_all_names(false, FILES - 1);
+    assert!(in_order < 150, "{in_order} in the order of the directory");
+    for step in [1, FILES - 1, 4_999] {
+        let listed = requests_for_all_names(true, step);
+        assert!(listed < 300, "{listed} of listed names, {step} apart");
+    }
+}
+
 /// Looks names up in one directory after the other.
 struct Walk<'a> {
     fake: &'a Fake,

@@ -94,8 +94,12 @@ impl Fake {
                     None => (Err(Errno::ENOENT), Vec::new()),
                 }
             }
-            MdsRequest::Readdir { ino, cookie, bytes_max, plus: true } => {
-                let page = tree.page(&like, ino, cookie, bytes_max);
+            MdsRequest::Readdir { ino, cookie, bytes_max, plus } => {
+                let mut page = tree.page(&like, ino, cookie, bytes_max);
+                if !plus {
+                    page.entries.iter_mut().for_each(|entry| entry.attr = None);
+                    return (Ok(MdsReply::Dir(page)), Vec::new());
+                }
                 let mut grants: Vec<Grant> = page.entries.iter().map(|e| locks(e.ino)).collect();
                 let free = Grant::Bits { ino, bits: Bits::NEGATIVE, number: 1 };
                 grants.extend((cookie == 0).then_some(free));
