@@ -246,11 +246,16 @@ fn told(output: &Output) -> (Vec<Vec<u8>>, Option<i32>, BTreeSet<String>) {
     (sorted(output), output.status.code(), errors)
 }
 
-/// `glint find` and find(1), as an ordinary user who is in no group but his own.
+/// Memory that an ordinary user may lock here: less than one io_uring of the usual size takes.
+const LOCKED_BYTES_MAX: &str = "--memlock=100000";
+
+/// `glint find` and find(1), as an ordinary user who is in no group but his own and may lock little
+/// memory.
 fn as_user(uid: &str, arguments: &[&str], at: &Path) -> [Output; 2] {
     let ours = glint();
     ["find".into(), ours.get_program().to_owned()].map(|program| {
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new("prlimit");
+        command.args([LOCKED_BYTES_MAX, "setpriv"]);
         command.args(["--reuid", uid, "--regid", uid, "--clear-groups"]).arg(&program);
         if program != "find" {
             command.arg("find");
