@@ -49,12 +49,23 @@ impl KernelMemory {
 }
 
 impl Cache {
-    /// Asks the kernel to forget inodes, if more than `limit` are known: of a part of them those
-    /// whose locks are oldest. May wait for requests under way.
+    /// Asks the kernel to forget as many inodes as are known above `limit`: of one part after the
+    /// other those whose locks are oldest. May wait for requests under way.
     pub(crate) fn prune(&self, limit: usize) {
-        let (Some(kernel), Some(excess)) = (self.kernel(), self.len().checked_sub(limit)) else {
-            return;
-        };
+        let mut excess = self.len().saturating_sub(limit);
+        for _ in 0..SHARDS {
+            // A scan may find more in a round than a part has.
+            match self.prune_next(excess) {
+                Some(asked) if asked < excess => excess -= asked,
+                _ => return,
+            }
+        }
+    }
+
+    /// Asks the kernel to forget inodes of the next part, at most so many. Returns how many that
+    /// are; `None` if it cannot be asked.
+    fn prune_next(&self, excess: usize) -> Option<usize> {
+        let kernel = self.kernel()?;
         let shard = self.next_pruned.fetch_add(1, Ordering::Relaxed);
         let mut found: Vec<(u64, Ino)> = Vec::new();
         for inode in self.of_shard(shard) {
@@ -73,8 +84,9 @@ impl Cache {
         for part in found[..some].chunks(BATCH) {
             let inos: Vec<Ino> = part.iter().map(|(_, ino)| *ino).collect();
             if !kernel.forget_unused(&inos) {
-                return;
+                return None;
             }
         }
+        Some(some)
     }
 }
