@@ -72,8 +72,9 @@ pub const READ_AHEAD_BYTES: usize = 2 << 20;
 pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// Most bytes of entries in one page of a directory.
 pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
-/// Inodes above which a client asks the kernel to forget some; each takes about 900 bytes.
-pub const KNOWN_INODES_MAX: usize = 1 << 20;
+/// Inodes above which a client asks the kernel to forget some. Each takes about 400 bytes, with its
+/// name in its directory: all of them together less than 256 MB.
+pub const KNOWN_INODES_MAX: usize = 1 << 19;
 /// Names that a client remembers not to exist, in one directory and in all.
 pub const NEGATIVE_DENTRIES_PER_DIRECTORY_MAX: usize = 1 << 12;
 /// See [`NEGATIVE_DENTRIES_PER_DIRECTORY_MAX`].
