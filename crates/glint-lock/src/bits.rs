@@ -15,16 +15,18 @@ use glint_proto::lock::{Bits, Recall};
 use glint_proto::{ClientId, Ino};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-#[derive(Clone, Copy)]
 struct BitsHolder {
     client: ClientId,
     bits: Bits,
-    /// Recalled and not yet returned; and of each bit, the number of its last recall.
+    /// Recalled and not yet returned.
     asked: Bits,
-    asked_by: [u64; Bits::COUNT],
     /// Of the last grant.
     granted: u64,
+    /// Of each bit, the number of its last recall; `None` before the first, which for most inodes never
+    /// comes.
+    asked_by: Option<Box<[u64; Bits::COUNT]>>,
 }
 
 impl BitsHolder {
@@ -32,15 +34,18 @@ impl BitsHolder {
     /// client that listens anew, is answered twice, and the second answer says nothing of what was
     /// granted and recalled since the first.
     fn asked_until(&self, number: u64) -> Bits {
-        let asked = self.asked_by.iter().enumerate().filter(|(_, asked_by)| **asked_by <= number);
+        let asked_by = self.asked_by.iter().flat_map(|asked_by| asked_by.iter().enumerate());
+        let asked = asked_by.filter(|(_, asked_by)| **asked_by <= number);
         asked.fold(Bits::NONE, |sum, (at, _)| sum | Bits(1 << at)) & self.asked
     }
 }
 
+/// Who holds bits of an inode: hardly ever more than one.
+type Holders = SmallVec<[BitsHolder; 1]>;
+
+/// Changes of an inode that go on, and that wait, each with its bits.
 #[derive(Default)]
-struct InodeLocks {
-    holders: SmallVec<[BitsHolder; 2]>,
-    /// Changes that go on, and that wait, each with its bits.
+struct BitsInChange {
     changing: SmallVec<[Bits; 2]>,
     wanted: SmallVec<[Bits; 2]>,
 }
@@ -49,9 +54,13 @@ struct InodeLocks {
 pub type Message = (ClientId, Recall);
 
 /// The table.
+///
+/// A server has an entry for each inode that a client has cached, so it is small; changes, of which
+/// there are few at a time, are apart.
 #[derive(Default)]
 pub struct BitTable {
-    inodes: HashMap<Ino, InodeLocks>,
+    held: HashMap<Ino, Holders>,
+    changes: HashMap<Ino, BitsInChange>,
     next: u64,
 }
 
@@ -65,17 +74,12 @@ fn remove_one(all: &mut SmallVec<[Bits; 2]>, bits: Bits) {
     }
 }
 
-impl InodeLocks {
-    fn is_empty(&self) -> bool {
-        self.holders.is_empty() && self.changing.is_empty() && self.wanted.is_empty()
-    }
-
-    fn others(&self, client: ClientId, bits: Bits) -> bool {
-        self.holders.iter().any(|h| h.client != client && !(h.bits & bits).is_empty())
-    }
-}
-
 impl BitTable {
+    fn is_held_by_others(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
+        let holders = self.held.get(&ino).into_iter().flatten();
+        holders.into_iter().any(|h| h.client != client && !(h.bits & bits).is_empty())
+    }
+
     /// Numbers are above this one from now on.
     pub fn number_from(&mut self, number: u64) {
         self.next = self.next.max(number);
@@ -84,33 +88,26 @@ impl BitTable {
     /// Gives `client` those of `bits` that it may have. Returns them, and the grant's number.
     pub fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
         self.next += 1;
-        let locks = self.inodes.entry(ino).or_default();
-        let mut refused = union(&locks.changing) | union(&locks.wanted);
-        if locks.others(client, Bits::DELEGATION) {
+        let in_change = self.changes.get(&ino);
+        let in_change = in_change.map(|all| union(&all.changing) | union(&all.wanted));
+        let mut refused = in_change.unwrap_or(Bits::NONE);
+        if self.is_held_by_others(client, ino, Bits::DELEGATION) {
             refused = Bits::ALL;
-        } else if locks.others(client, Bits::ALL) {
+        } else if self.is_held_by_others(client, ino, Bits::ALL) {
             refused |= Bits::DELEGATION;
         }
         let bits = bits & !refused;
         if bits.is_empty() {
-            if locks.is_empty() {
-                self.inodes.remove(&ino);
-            }
             return (Bits::NONE, self.next);
         }
-        let known = locks.holders.iter().position(|holder| holder.client == client);
+        let holders = self.held.entry(ino).or_default();
+        let known = holders.iter().position(|holder| holder.client == client);
         let at = known.unwrap_or_else(|| {
-            let none = Bits::NONE;
-            locks.holders.push(BitsHolder {
-                client,
-                bits: none,
-                asked: none,
-                asked_by: [0; Bits::COUNT],
-                granted: 0,
-            });
-            locks.holders.len() - 1
+            let (bits, asked) = (Bits::NONE, Bits::NONE);
+            holders.push(BitsHolder { client, bits, asked, granted: 0, asked_by: None });
+            holders.len() - 1
         });
-        let holder = &mut locks.holders[at];
+        let holder = &mut holders[at];
         // Recalled bits are returned before they are granted again.
         let bits = bits & !holder.asked;
         if bits.is_empty() {
@@ -124,35 +121,31 @@ impl BitTable {
 
     /// `client` begins to change what `bits` protect, unless somebody else holds them.
     pub fn begin_change(&mut self, client: ClientId, ino: Ino, bits: Bits) -> bool {
-        let locks = self.inodes.entry(ino).or_default();
-        if locks.others(client, bits) {
+        if self.is_held_by_others(client, ino, bits) {
             return false;
         }
-        locks.changing.push(bits);
+        self.changes.entry(ino).or_default().changing.push(bits);
         true
     }
 
     /// The change is made.
     pub fn end_change(&mut self, ino: Ino, bits: Bits) {
-        if let Some(locks) = self.inodes.get_mut(&ino) {
-            remove_one(&mut locks.changing, bits);
-            self.tidy(ino);
-        }
+        self.end(ino, bits, |all| &mut all.changing);
     }
 
     /// `client` waits to change: nobody is given these bits any more, and who holds them is
     /// asked. Ends with [`BitTable::unwant`].
     pub fn want(&mut self, client: ClientId, ino: Ino, bits: Bits, out: &mut Vec<Message>) {
-        let locks = self.inodes.entry(ino).or_default();
-        locks.wanted.push(bits);
-        for holder in locks.holders.iter_mut().filter(|holder| holder.client != client) {
+        self.changes.entry(ino).or_default().wanted.push(bits);
+        let holders = self.held.get_mut(&ino).into_iter().flatten();
+        for holder in holders.filter(|holder| holder.client != client) {
             let ask = holder.bits & bits & !holder.asked;
             if ask.is_empty() {
                 continue;
             }
             self.next += 1;
             holder.asked |= ask;
-            for (at, asked_by) in holder.asked_by.iter_mut().enumerate() {
+            for (at, asked_by) in holder.asked_by.get_or_insert_default().iter_mut().enumerate() {
                 if ask.contains(Bits(1 << at)) {
                     *asked_by = self.next;
                 }
@@ -163,72 +156,81 @@ impl BitTable {
 
     /// Whether nobody but `client` holds any of these.
     pub fn is_free(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
-        self.inodes.get(&ino).is_none_or(|locks| !locks.others(client, bits))
+        !self.is_held_by_others(client, ino, bits)
     }
 
     /// Ends a wait for `bits` of `ino`.
     pub fn unwant(&mut self, ino: Ino, bits: Bits) {
-        if let Some(locks) = self.inodes.get_mut(&ino) {
-            remove_one(&mut locks.wanted, bits);
-            self.tidy(ino);
+        self.end(ino, bits, |all| &mut all.wanted);
+    }
+
+    fn end(
+        &mut self,
+        ino: Ino,
+        bits: Bits,
+        of: impl FnOnce(&mut BitsInChange) -> &mut SmallVec<[Bits; 2]>,
+    ) {
+        if let Entry::Occupied(mut all) = self.changes.entry(ino) {
+            remove_one(of(all.get_mut()), bits);
+            if all.get().changing.is_empty() && all.get().wanted.is_empty() {
+                all.remove();
+            }
         }
     }
 
     /// `client` returns bits: because they were recalled, or by itself, and then only what it was
     /// granted up to `number`: a later grant is on its way to it.
     pub fn return_locks(&mut self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
-        if let Some(locks) = self.inodes.get_mut(&ino) {
-            if let Some(at) = locks.holders.iter().position(|holder| holder.client == client) {
-                let holder = &mut locks.holders[at];
-                let returned = match holder.granted <= number {
-                    true => bits,
-                    false => bits & holder.asked_until(number),
-                };
-                holder.bits = holder.bits & !returned;
-                holder.asked = holder.asked & !returned;
-                if holder.bits.is_empty() {
-                    locks.holders.swap_remove(at);
-                }
+        let Entry::Occupied(mut held) = self.held.entry(ino) else { return };
+        let holders = held.get_mut();
+        if let Some(at) = holders.iter().position(|holder| holder.client == client) {
+            let holder = &mut holders[at];
+            let returned = match holder.granted <= number {
+                true => bits,
+                false => bits & holder.asked_until(number),
+            };
+            holder.bits = holder.bits & !returned;
+            holder.asked = holder.asked & !returned;
+            if holder.bits.is_empty() {
+                holders.swap_remove(at);
             }
-            self.tidy(ino);
+        }
+        if holders.is_empty() {
+            held.remove();
         }
     }
 
     /// A client is gone. Returns the inodes it held bits of.
     pub fn evict(&mut self, client: ClientId) -> Vec<Ino> {
         let mut freed = Vec::new();
-        self.inodes.retain(|ino, locks| {
-            let before = locks.holders.len();
-            locks.holders.retain(|holder| holder.client != client);
-            if locks.holders.len() < before {
+        self.held.retain(|ino, holders| {
+            let before = holders.len();
+            holders.retain(|holder| holder.client != client);
+            if holders.len() < before {
                 freed.push(*ino);
             }
-            !locks.is_empty()
+            !holders.is_empty()
         });
+        // What many clients had is not kept for those that are left.
+        self.held.shrink_to(2 * self.held.len());
         freed
     }
 
     /// Bits that a client holds of an inode.
     pub fn held(&self, client: ClientId, ino: Ino) -> Bits {
-        let holders = self.inodes.get(&ino).map(|locks| &locks.holders);
-        let holder = holders.and_then(|all| all.iter().find(|holder| holder.client == client));
-        holder.map_or(Bits::NONE, |holder| holder.bits)
+        let mut holders = self.held.get(&ino).into_iter().flatten();
+        holders.find(|holder| holder.client == client).map_or(Bits::NONE, |holder| holder.bits)
     }
 
     /// Inodes with holders, changes or waiters.
     pub fn len(&self) -> usize {
-        self.inodes.len()
+        let only_changed = self.changes.keys().filter(|ino| !self.held.contains_key(ino)).count();
+        self.held.len() + only_changed
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.inodes.is_empty()
-    }
-
-    fn tidy(&mut self, ino: Ino) {
-        if self.inodes.get(&ino).is_some_and(InodeLocks::is_empty) {
-            self.inodes.remove(&ino);
-        }
+        self.held.is_empty() && self.changes.is_empty()
     }
 }
 
@@ -240,6 +242,12 @@ mod tests {
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
     const INO: Ino = Ino(9);
+
+    /// A server has one for each inode of each client.
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<(Ino, Holders)>() <= 56, "{}", size_of::<(Ino, Holders)>());
+    }
 
     #[test]
     fn a_second_answer_to_a_recall_returns_nothing_that_was_granted_since() {
