@@ -15,7 +15,6 @@ use std::task::{Poll, Waker};
 /// Tasks that wait, in the order in which they began to. A key says what for, where not all of a
 /// list wait for the same.
 pub struct WaitList<K = ()> {
-    ///
     /// `None` until somebody waits: there are far more lists than waiters.
     entries: Mutex<Option<Box<Entries<K>>>>,
     /// How many there are, for those who wake.

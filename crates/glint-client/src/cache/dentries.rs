@@ -73,12 +73,16 @@ struct Pages {
     are_listed: bool,
     /// Cookie of the last entry of the last page, or 0 after the last one.
     cookie: u64,
+    /// The page after this one was asked for last; while that is the next one, it is under way, or was
+    /// refused.
+    wished: Option<u64>,
 }
 
 impl Pages {
     /// Names that are looked up one by one before a page is asked for.
     fn patience(&self) -> u32 {
         let doubled = match (self.answered >= ANSWERED_MANY, self.are_listed) {
+            _ if self.wished == Some(self.cookie) => PAGES_DOUBLING,
             (true, _) => 1,
             (false, true) => LISTED_DOUBLING,
             (false, false) => PAGES_DOUBLING,
@@ -202,6 +206,7 @@ impl Dentries {
         let size = if is_small { PageSize::Small } else { PageSize::Large };
         (pages.names, pages.answered) = (0, 0);
         pages.count += 1;
+        pages.wished = Some(pages.cookie);
         let is_guess = guessed.is_some();
         Some(PageWish { cookie: pages.cookie, size: guessed.unwrap_or(size), is_guess })
     }
@@ -213,10 +218,15 @@ impl Dentries {
 
     /// Another lookup is answered without asking. Returns the size of a guessed page if it is the
     /// first one that is.
-    pub(crate) fn note_answered(&mut self) -> Option<PageSize> {
-        let known = self.known.made()?;
-        known.pages.answered = known.pages.answered.saturating_add(1);
-        known.guessed.take()
+    pub(crate) fn take_guess(&mut self) -> Option<PageSize> {
+        self.known.made()?.guessed.take()
+    }
+
+    /// Another lookup has found an inode without asking.
+    pub(crate) fn note_answered(&mut self) {
+        if let Some(known) = self.known.made() {
+            known.pages.answered = known.pages.answered.saturating_add(1);
+        }
     }
 
     /// Names are listed for a program, without their attributes.
@@ -224,11 +234,20 @@ impl Dentries {
         self.known.make().pages.are_listed = true;
     }
 
-    /// A page of names has come that ends with this cookie; `None` if it was the last.
-    pub(crate) fn note_page(&mut self, last: Option<u64>) {
+    /// A page of names has come that was asked for after one cookie and ends with another one; `None`
+    /// if it was the last.
+    pub(crate) fn note_page(&mut self, after: u64, last: Option<u64>) {
         let pages = &mut self.known.make().pages;
-        pages.cookie = last.unwrap_or(0);
-        pages.are_listed &= last.is_some();
+        // Others may have asked for the same page.
+        if after == pages.cookie {
+            pages.cookie = last.unwrap_or(0);
+            pages.are_listed &= last.is_some();
+        }
+    }
+
+    /// A page was refused: who looks names up may not list them.
+    pub(crate) fn note_refused(&mut self) {
+        self.known.make().pages.are_listed = false;
     }
 
     /// Nothing protects free names any more.
@@ -296,7 +315,7 @@ mod tests {
             {
                 let pages = asked.len() as u64;
                 asked.push((name, cookie, size));
-                dentries.note_page((pages < 2).then_some(pages + 7));
+                dentries.note_page(cookie, (pages < 2).then_some(pages + 7));
             }
         }
         use PageSize::{Large, Small};
@@ -310,18 +329,32 @@ mod tests {
     #[test]
     fn pages_that_are_worth_it_are_asked_for_sooner() {
         let mut dentries = Dentries::default();
+        let wish = |dentries: &mut Dentries| {
+            (1..5000).find_map(|n| Some((n, dentries.page_to_ask_for(|| None)?.cookie))).unwrap()
+        };
         let next = |dentries: &mut Dentries| {
-            let misses = (1..5000).find(|_| dentries.page_to_ask_for(|| None).is_some());
-            dentries.note_page(Some(7));
-            misses.unwrap()
+            let (misses, cookie) = wish(dentries);
+            dentries.note_page(cookie, Some(cookie + 7));
+            misses
         };
         let asked: Vec<u32> = (0..6).map(|_| next(&mut dentries)).collect();
         assert_eq!(asked, [2, 3, 5, 9, 17, 33]);
-        (0..ANSWERED_MANY).for_each(|_| _ = dentries.note_answered());
+        (0..ANSWERED_MANY).for_each(|_| dentries.note_answered());
         assert_eq!([next(&mut dentries), next(&mut dentries)], [3, 129], "the next one was not");
         dentries.note_listed();
         assert_eq!([next(&mut dentries), next(&mut dentries)], [9, 9]);
-        dentries.note_page(None);
+        // Others look names up while it is under way, and it comes twice.
+        let (misses, cookie) = wish(&mut dentries);
+        assert_eq!((misses, wish(&mut dentries)), (9, (1025, cookie)));
+        dentries.note_page(cookie, Some(99));
+        dentries.note_page(cookie, None);
+        assert_eq!(wish(&mut dentries), (9, 99));
+        dentries.note_page(99, Some(100));
+        dentries.note_refused();
+        assert_eq!(next(&mut dentries), 1025);
+        dentries.note_listed();
+        let (_, cookie) = wish(&mut dentries);
+        dentries.note_page(cookie, None);
         assert_eq!(next(&mut dentries), 1025, "all have come");
     }
 

@@ -23,7 +23,9 @@ impl Cache {
     }
 
     /// Forgets inodes that nobody uses, until there are few enough, but for those of which
-    /// something is kept to be told to servers again. Their locks are put among `returns`.
+    /// something is kept to be told to servers again. Their locks are put among `returns`. However many
+    /// are in use, a sixteenth of the limit is left of the others: what came early is not forgotten
+    /// before somebody looks at it.
     pub(crate) fn shrink(
         &self,
         limit: usize,
@@ -31,7 +33,7 @@ impl Cache {
         is_unstable: impl Fn(Ino) -> bool,
     ) {
         let listed = self.idle.lock().len();
-        for _ in 0..listed {
+        for _ in limit / 16..listed {
             if self.len() <= limit {
                 return;
             }

@@ -33,8 +33,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub(crate) const SHARDS: usize = 64;
-/// Inodes above which those that nobody uses are forgotten.
-pub(crate) const INODES_MAX: usize = 200_000;
 
 type Shard = RwLock<HashSet<InodeEntry>>;
 
@@ -232,7 +230,7 @@ impl Cache {
             let child = state.child(name);
             let is_free = child.is_none() && state.is_free(name);
             if (is_free || child.is_some())
-                && let Some(size) = state.dentries.note_answered()
+                && let Some(size) = state.dentries.take_guess()
             {
                 self.page_guesses.was_right(size);
             }
@@ -247,7 +245,10 @@ impl Cache {
             return None;
         }
         let attr = state.attributes()?.clone();
-        Some(Ok(self.found(&mut state, attr)))
+        let found = self.found(&mut state, attr);
+        drop(state);
+        directory.lock().dentries.note_answered();
+        Some(Ok(found))
     }
 
     /// An answer to the kernel, which remembers the inode from now on.
@@ -294,8 +295,13 @@ impl Cache {
         learns: bool,
     ) -> (MutexGuard<'a, InodeState>, bool) {
         let mut held = {
-            let state = inode.lock();
-            state.believes_names(asked) && name != b"." && name != b".."
+            let mut state = inode.lock();
+            let held = state.believes_names(asked) && name != b"." && name != b"..";
+            if held {
+                // Before the directory: a recall has it forget the name, or not learn it.
+                state.add_name(parent, name);
+            }
+            held
         };
         let directory = if held { Some(self.inode(parent)) } else { self.find(parent) };
         if let Some(directory) = directory {
@@ -315,9 +321,6 @@ impl Cache {
             state.learn(attr, asked);
         }
         held &= state.believes_names(asked);
-        if held {
-            state.add_name(parent, name);
-        }
         (state, held)
     }
 
@@ -335,8 +338,18 @@ impl Cache {
             child
         };
         self.limit_negative();
-        if let Some(inode) = child.and_then(|child| self.find(child)) {
-            inode.lock().remove_name(parent, name);
+        let Some(inode) = child.and_then(|child| self.find(child)) else { return };
+        inode.lock().remove_name(parent, name);
+        // It may be a name of the same inode again by now.
+        if directory.lock().dentries.get(name) == Some(inode.ino) {
+            let mut state = inode.lock();
+            match state.has(Bits::ENTRY) {
+                true => state.add_name(parent, name),
+                false => {
+                    drop(state);
+                    directory.lock().dentries.doubt(name);
+                }
+            }
         }
     }
 
@@ -367,25 +380,29 @@ impl Cache {
     /// A name leads to another inode now; to one that is not known here, perhaps. The kernel
     /// has moved what it knew in the same way.
     pub(crate) fn learn_renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
-        let inode = ino.and_then(|ino| self.find(ino));
+        let (inode, asked) = (ino.and_then(|ino| self.find(ino)), Tick::ask());
         let held = inode.filter(|inode| {
             let mut state = inode.lock();
             // The inode is not where it was made any more.
             if let Some(rare) = state.rare.made() {
                 rare.delegation.leave();
             }
-            state.has(Bits::ENTRY)
+            let held = state.has(Bits::ENTRY);
+            if held {
+                // Before the directory: a recall has it forget the name, or not learn it.
+                state.add_name(parent, name);
+            }
+            held
         });
         if let Some(directory) = self.find(parent) {
             let mut state = directory.lock();
             match &held {
-                Some(inode) => state.dentries.insert(name, inode.ino),
+                Some(inode) if state.dentries.may_learn(asked) => {
+                    state.dentries.insert(name, inode.ino);
+                }
                 // There is a name that is not among those that are known.
-                None => state.dentries.doubt(name),
+                _ => state.dentries.doubt(name),
             }
-        }
-        if let Some(inode) = held {
-            inode.lock().add_name(parent, name);
         }
     }
 

@@ -133,7 +133,7 @@ impl Cache {
         let directory = self.inode(parent);
         let mut state = directory.lock();
         let next = page.entries.last().filter(|_| !page.end);
-        state.dentries.note_page(next.map(|last| last.cookie));
+        state.dentries.note_page(cookie, next.map(|last| last.cookie));
         if is_all && state.has(Bits::NEGATIVE) && state.dentries.may_learn(asked) {
             state.dentries.set_complete(true);
         }

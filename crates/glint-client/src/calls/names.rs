@@ -46,7 +46,10 @@ impl<T: Transport> Client<T> {
                 self.lookup_locally(caller, parent, name)
             }
             // Whoever may look names up may not be allowed to list them.
-            _ => None,
+            _ => {
+                directory.lock().dentries.note_refused();
+                None
+            }
         };
         match (&known, is_guess) {
             (Some(_), true) => directory.lock().dentries.note_guess(size),

@@ -2,7 +2,6 @@
 //! is not used; it serves no requests, so nothing that it waits for can wait for it. The other
 //! watches the lease, and waits for nothing. Beside them are threads that send data of closed files.
 
-use crate::cache::INODES_MAX;
 use crate::client::Client;
 use crate::data::write_back::AGE_MAX;
 use glint_net::{LockClient, LockTraffic, Transport, host};
@@ -224,7 +223,7 @@ impl<T: Transport> Client<T> {
     fn shrink(self: &Arc<Self>) {
         let limit = self.kernel_memory.inodes_max();
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
-        self.cache.shrink(limit.min(INODES_MAX), &self.locks.returns, is_unstable);
+        self.cache.shrink(limit, &self.locks.returns, is_unstable);
         if self.cache.len() > limit && self.kernel_memory.begin_to_ask() {
             let client = self.clone();
             let pruning = blocking::unblock(move || {

@@ -1,7 +1,7 @@
 //! Names that lead to an inode, so that its directories forget them with it.
 //!
-//! Invariant: each name is here once, from when its directory learns it until that forgets it or the
-//! inode is known by none. A directory may have forgotten more than its inodes know.
+//! Invariant: each name is here once, from before its directory learns it until that has forgotten it
+//! or the inode is known by none. A directory may know less than its inodes do.
 
 use glint_proto::Ino;
 use smallvec::SmallVec;
