@@ -18,6 +18,7 @@ use super::rows::Settling;
 use super::touched::Stable;
 use super::{Here, Replication, within};
 use futures_lite::future::or;
+use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use glint_net::host;
 use glint_ost::OstSet;
@@ -131,7 +132,8 @@ impl Replication {
         }
         // Nobody waits for those that did not listen before.
         if self.is_leased() {
-            _ = within(TELLING, async { Ok(self.tell_stable(here, |_| true).await) }).await;
+            let told = self.tell_stable(here, |_| true);
+            _ = within(TELLING, told.map(Ok)).await;
         }
     }
 
