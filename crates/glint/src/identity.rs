@@ -71,6 +71,11 @@ pub fn in_full(text: &str) -> String {
         let path = std::path::absolute(&path).unwrap_or(path);
         return format!("{UNIX_PREFIX}{}", path.display());
     }
+    with_port(text)
+}
+
+/// The address of a host, which may come without the port.
+pub fn with_port(text: &str) -> String {
     match text.rsplit_once(':') {
         Some((host, _)) if !host.contains(':') || host.ends_with(']') => text.to_owned(),
         // A number of IPv6 without brackets.
@@ -79,13 +84,18 @@ pub fn in_full(text: &str) -> String {
     }
 }
 
-/// An address, with who this process is there.
+/// An address as people say it, with who this process is there.
 pub fn address(text: &str) -> Result<Address, String> {
-    let full = in_full(text);
+    exact(&in_full(text)).map_err(|why| format!("server {text}: {why}"))
+}
+
+/// The same of an address that is known in full. Nothing in the current directory is taken for it:
+/// whoever may write there could answer in the place of the server.
+pub fn exact(full: &str) -> Result<Address, String> {
     if !full.starts_with(UNIX_PREFIX) {
-        host_and_port(&full).map_err(|why| format!("server {text}: {why}"))?;
+        host_and_port(full)?;
     }
-    Ok(Address::parse_as(&full, get()?))
+    Ok(Address::parse_as(full, get()?))
 }
 
 /// Refuses what is not HOST:PORT, whether or not there is such a host.

@@ -5,7 +5,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long after the first signal a second one is the same request.
@@ -61,6 +61,52 @@ impl Stop {
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
+}
+
+/// How long a command that only shows something has for a clean end.
+const SOON: Duration = Duration::from_millis(500);
+
+/// The end of a command that only shows something: soon after the first signal, also while it waits
+/// for a server or for who reads its output.
+pub(crate) struct StopSoon {
+    /// The signal that came, or 0.
+    signal: Arc<AtomicI32>,
+}
+
+impl StopSoon {
+    /// Listens from now on.
+    pub(crate) fn listen() -> io::Result<StopSoon> {
+        let signal = Arc::new(AtomicI32::new(0));
+        let (mut signals, came) = (Signals::new([SIGINT, SIGTERM])?, signal.clone());
+        let wait = move || {
+            if let Some(signal) = signals.forever().next() {
+                came.store(signal, Ordering::Release);
+                std::thread::sleep(SOON);
+                end_by(signal);
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(wait)?;
+        Ok(StopSoon { signal })
+    }
+
+    /// Whether a signal came.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.signal.load(Ordering::Acquire) != 0
+    }
+
+    /// Ends the process by the signal that came, if one did.
+    pub(crate) fn end_if_asked(&self) {
+        match self.signal.load(Ordering::Acquire) {
+            0 => {}
+            signal => end_by(signal),
+        }
+    }
+}
+
+/// As if the signal had not been listened for.
+fn end_by(signal: i32) {
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+    std::process::exit(128 + signal);
 }
 
 #[cfg(test)]

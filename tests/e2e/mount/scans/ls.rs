@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use support::*;
@@ -322,6 +323,23 @@ fn glint_ls_lists_what_ls_does() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.stderr.is_empty() && !output.status.success(), "{output:?}");
+
+    // One that reads nothing does not keep it from being ended.
+    let mut command = glint();
+    command.args(["ls", "-lR"]).args(std::iter::repeat_n(&top, 300)).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let output = child.stdout.as_ref().unwrap();
+    let is_full = || rustix::io::ioctl_fionread(output).unwrap() >= 64 << 10;
+    eventually("the pipe is full", is_full);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+
+    // Nothing that lies here is taken for the server.
+    fs::create_dir(top.join(&on_server)).unwrap();
+    for command in ["ls", "find", "du"] {
+        run(glint().args([command, "old"]).current_dir(&top));
+    }
 }
 
 #[test]

@@ -38,10 +38,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let (call, style) = args.understood()?;
     let report = DuReport::new(style);
     let walk = sum_up(&call, args.starts(), &report, args.has_total());
-    let interrupted = until_stopped(walk)?;
+    let stop = until_stopped(walk)?;
     // Lines that are done are right, if not all are there.
     report.console.flush();
-    Ok(interrupted.unwrap_or_else(|| ExitCode::from(report.console.status())))
+    stop.end_if_asked();
+    Ok(ExitCode::from(report.console.status()))
 }
 
 async fn sum_up(call: &DuCall, starts: &[OsString], report: &DuReport, has_total: bool) {

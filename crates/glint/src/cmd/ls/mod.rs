@@ -44,13 +44,14 @@ struct Found<'a> {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     let call = args.call();
-    let mut output = LsOutput::new(LinePrinter::new(args.style()));
+    let mut output = LsOutput::new(LinePrinter::new(args.style()?));
     let here = [OsString::from(".")];
     let paths = if args.paths.is_empty() { &here[..] } else { &args.paths };
-    let interrupted = until_stopped(list(&call, paths, &mut output))?;
+    let stop = until_stopped(list(&call, paths, &mut output))?;
     // Lines that are done are right, if not all are there.
     output.console.flush();
-    Ok(interrupted.unwrap_or_else(|| ExitCode::from(output.console.status())))
+    stop.end_if_asked();
+    Ok(ExitCode::from(output.console.status()))
 }
 
 async fn list(call: &LsCall, paths: &[OsString], output: &mut LsOutput) {

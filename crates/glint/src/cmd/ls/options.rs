@@ -128,13 +128,13 @@ pub(crate) struct Args {
     /// Show them as they are.
     #[arg(long, overrides_with = "hide_control_chars")]
     show_control_chars: bool,
-    /// End lines with a byte 0, and leave names as they are.
+    /// End lines with a byte 0, and leave names as they are unless a style is said.
     #[arg(short = '0', long)]
     zero: bool,
     /// How times are shown: full-iso, long-iso, iso, locale or +FORMAT of date(1).
-    #[arg(long, value_name = "STYLE", env = "TIME_STYLE", hide_env = true,
-          value_parser = LsTimes::parse, default_value = "locale")]
-    time_style: LsTimes,
+    /// TIME_STYLE of the environment is it where none is said.
+    #[arg(long, value_name = "STYLE", value_parser = LsTimes::parse)]
+    time_style: Option<LsTimes>,
     /// -l --time-style=full-iso
     #[arg(long)]
     full_time: bool,
@@ -210,7 +210,7 @@ impl Args {
     }
 
     /// Returns how it is printed.
-    pub(super) fn style(&self) -> LsStyle {
+    pub(super) fn style(&self) -> Result<LsStyle, String> {
         let is_terminal = std::io::stdout().is_terminal() && !self.zero;
         let said = [
             (self.escape, QuotingStyle::Escape),
@@ -239,7 +239,13 @@ impl Args {
             _ => self.block_size,
         };
         let full = LsTimes::parse("full-iso").ok().filter(|_| self.full_time);
-        LsStyle {
+        let usual = match std::env::var("TIME_STYLE") {
+            Ok(said) if self.is_long() => {
+                LsTimes::parse(&said).map_err(|why| format!("TIME_STYLE {said:?}: {why}"))?
+            }
+            _ => LsTimes::parse("locale")?,
+        };
+        Ok(LsStyle {
             json: self.json,
             long: self.is_long(),
             inodes: self.inode,
@@ -250,11 +256,11 @@ impl Args {
             block_unit: size_unit.unwrap_or(SizeUnit::Blocks(1024)),
             size_unit: size_unit.unwrap_or(SizeUnit::Blocks(1)),
             time: self.time(),
-            times: full.unwrap_or_else(|| self.time_style.clone()),
+            times: full.or_else(|| self.time_style.clone()).unwrap_or(usual),
             indicator,
             names: Quoting { style, also, hides },
             end: if self.zero { 0 } else { b'\n' },
-        }
+        })
     }
 }
 
@@ -301,7 +307,7 @@ mod tests {
             ),
             ("-h --block-size=K -Q", QuotingStyle::C, SizeUnit::parse("K").unwrap()),
         ] {
-            let got = parsed(words).unwrap().style();
+            let got = parsed(words).unwrap().style().unwrap();
             assert_eq!((got.names.style, got.size_unit), (style, unit), "{words}");
         }
     }

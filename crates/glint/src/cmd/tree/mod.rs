@@ -15,37 +15,31 @@ pub(in crate::cmd) use console::Console;
 pub(in crate::cmd) use place::{Place, without_number};
 pub(in crate::cmd) use searched::{Class, Searched};
 
-use crate::signals::Stop;
+use crate::signals::StopSoon;
 use crate::target::not_reached;
 use glint_client::{Caller, Client, ScannedPage, Vfs};
 use glint_net::{Cluster, Remote, RemoteOptions};
 use glint_proto::posix::acl::{XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino};
 use place::names;
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// How often a walk looks whether it is to end.
 const STOP_LOOKS: Duration = Duration::from_millis(50);
-/// Exit code of a command that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
-
-/// Runs a walk to its end, or until Ctrl-C; returns the exit code for that.
+/// Runs a walk to its end, or until Ctrl-C or SIGTERM: whoever waits for the command then sees that
+/// the signal ended it, if what is done was printed and the command says
+/// [`end_if_asked`](StopSoon::end_if_asked).
 pub(in crate::cmd) fn until_stopped(
     walk: impl Future<Output = ()>,
-) -> Result<Option<ExitCode>, Box<dyn std::error::Error>> {
-    let stop = Stop::listen()?;
+) -> Result<StopSoon, Box<dyn std::error::Error>> {
+    let stop = StopSoon::listen()?;
     let runtime = glint_net::runtime(None)?;
-    let walked = async {
-        walk.await;
-        None
-    };
-    Ok(runtime.block_on(futures_lite::future::or(walked, async {
+    runtime.block_on(futures_lite::future::or(walk, async {
         while !stop.is_asked() {
             glint_net::host::sleep(STOP_LOOKS).await;
         }
-        Some(ExitCode::from(INTERRUPTED))
-    })))
+    }));
+    Ok(stop)
 }
 
 /// Where the walk takes what it shows.
@@ -79,7 +73,8 @@ impl Tree {
     /// Connects to the server with the MDS; `command` is shown there as the client's place.
     pub(in crate::cmd) fn connect(address: &str, command: &str) -> Result<Tree, String> {
         let shown = format!("({command})");
-        let to = crate::identity::address(address)?;
+        let to =
+            crate::identity::exact(address).map_err(|why| format!("server {address}: {why}"))?;
         let options = RemoteOptions { address: to.clone(), mount_point: shown.clone() };
         let remote = Remote::connect(options).map_err(|error| not_reached(&to, &error))?;
         let cluster = Cluster::new(remote, crate::identity::get()?, shown);

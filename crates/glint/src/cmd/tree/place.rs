@@ -1,6 +1,6 @@
 //! Where a starting point is: which servers have it, and its path there.
 
-use crate::identity::{SOCKET, in_full};
+use crate::identity::{SOCKET, with_port};
 use crate::target::resolve;
 use glint_mount::MountedAt;
 use glint_net::UNIX_PREFIX;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A starting point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cmd) struct Place {
-    /// Address of the server with the MDS.
+    /// Address of the server with the MDS, in full.
     pub(in crate::cmd) address: String,
     /// Names from the root of the file system to it.
     pub(in crate::cmd) names: Vec<Vec<u8>>,
@@ -52,11 +52,11 @@ fn socket_of_up(data: &Path) -> Result<String, String> {
     match std::fs::symlink_metadata(&socket) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
             "the `glint up` of {} does not listen at its socket; start it with --listen unix:{}, \
-             or use a mount",
+             or say HOST:PORT/PATH if it listens there",
             data.display(),
             socket.display()
         )),
-        _ => Ok(in_full(&format!("{UNIX_PREFIX}{}", socket.display()))),
+        _ => Ok(format!("{UNIX_PREFIX}{}", socket.display())),
     }
 }
 
@@ -101,7 +101,8 @@ impl Place {
             })?;
         let address = match mount.source.strip_prefix("glint:/") {
             Some(data) => socket_of_up(Path::new(&format!("/{data}")))?,
-            None => mount.source.clone(),
+            None if mount.source.starts_with(UNIX_PREFIX) => mount.source.clone(),
+            None => with_port(&mount.source),
         };
         let below = path.strip_prefix(&mount.path).unwrap_or(&path);
         let inner = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(below);
