@@ -12,6 +12,49 @@ use glint_proto::lock::Bits;
 use std::sync::atomic::Ordering;
 
 impl Cache {
+    /// Whether it is known that there is no such name.
+    pub(crate) fn is_free(&self, parent: Ino, name: &[u8]) -> bool {
+        self.find(parent).is_some_and(|directory| directory.lock().is_free(name))
+    }
+
+    /// Forgets a name that this client removed, moved, or gave to another inode.
+    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) {
+        let Some(directory) = self.find(parent) else { return };
+        let child = {
+            let mut state = directory.lock();
+            let child = state.dentries.remove(name);
+            if (state.has(Bits::NEGATIVE) && child.is_some())
+                && !state.rare.delegation.is_delegated()
+            {
+                self.insert_negative(&directory, &mut state, name);
+            }
+            child
+        };
+        self.limit_negative();
+        let Some(inode) = child.and_then(|child| self.find(child)) else { return };
+        inode.lock().remove_name(parent, name);
+        // It may be a name of the same inode again by now.
+        if directory.lock().dentries.get(name) == Some(inode.ino) {
+            let mut state = inode.lock();
+            match state.has(Bits::ENTRY) {
+                true => state.add_name(parent, name),
+                false => {
+                    drop(state);
+                    directory.lock().dentries.doubt(name);
+                }
+            }
+        }
+    }
+
+    /// A name leads where it led, or elsewhere, or is gone.
+    pub(crate) fn doubt_name(&self, parent: Ino, name: &[u8]) {
+        self.forget_name(parent, name);
+        if let Some(directory) = self.find(parent) {
+            let mut state = directory.lock();
+            state.dentries.doubt(name);
+        }
+    }
+
     /// A name is free, as a server has said in answer to what was asked then.
     pub(crate) fn learn_negative(&self, parent: Ino, name: &[u8], asked: Tick) {
         let directory = self.inode(parent);
