@@ -84,6 +84,30 @@ pub fn with_port(text: &str) -> String {
     }
 }
 
+/// A server as the table of mounts shows it, as it was said: a path is one from any directory.
+pub fn as_source(said: &str) -> String {
+    let absolute = |path: &str| {
+        let absolute = std::path::absolute(path).ok();
+        absolute.map_or_else(|| path.to_owned(), |path| path.display().to_string())
+    };
+    match said.strip_prefix(UNIX_PREFIX) {
+        Some(path) => format!("{UNIX_PREFIX}{}", absolute(path)),
+        None if is_path(said) => absolute(said),
+        None => said.to_owned(),
+    }
+}
+
+/// The address of the server of a mount, from the table of mounts. Nothing in the current directory is
+/// taken for it.
+pub fn of_source(source: &str) -> Result<String, String> {
+    let path = source.strip_prefix(UNIX_PREFIX).or_else(|| source.contains('/').then_some(source));
+    match path {
+        Some(path) if path.starts_with('/') => Ok(in_full(&format!("{UNIX_PREFIX}{path}"))),
+        Some(_) => Err(format!("the server {source} was said by a path from elsewhere")),
+        None => Ok(with_port(source)),
+    }
+}
+
 /// An address as people say it, with who this process is there.
 pub fn address(text: &str) -> Result<Address, String> {
     exact(&in_full(text)).map_err(|why| format!("server {text}: {why}"))
@@ -111,7 +135,7 @@ pub fn host_and_port(text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, host_and_port, in_full};
+    use super::{address, as_source, host_and_port, in_full, of_source};
 
     #[test]
     fn a_wrong_address_is_told_what_it_lacks() {
@@ -129,6 +153,24 @@ mod tests {
         }
         let why = address("server:77990").unwrap_err();
         assert!(why.starts_with("server server:77990: port"), "{why}");
+    }
+
+    #[test]
+    fn the_server_of_a_mount_is_the_same_from_everywhere() {
+        for (said, source, address) in [
+            ("server", "server", "server:5640"),
+            ("::1", "::1", "[::1]:5640"),
+            ("/nosuch/data", "/nosuch/data", "unix:/nosuch/data"),
+            ("unix:/proc", "unix:/proc", "unix:/proc/glint.sock"),
+            ("/proc", "/proc", "unix:/proc/glint.sock"),
+        ] {
+            assert_eq!(as_source(said), source);
+            assert_eq!(of_source(source).as_deref(), Ok(address), "{said}");
+        }
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(as_source("unix:a/b"), format!("unix:{}/a/b", here.display()));
+        assert_eq!(as_source("./a"), format!("{}/a", here.display()));
+        assert!(of_source("unix:a/b").is_err() && of_source("a/b").is_err());
     }
 
     #[test]

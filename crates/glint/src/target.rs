@@ -120,7 +120,8 @@ impl Target {
     pub(crate) fn ask(&self, what: &str) -> Result<String, String> {
         match self {
             Target::Server(address) => {
-                let address = crate::identity::address(address)?;
+                let address = crate::identity::exact(address)
+                    .map_err(|why| format!("server {address}: {why}"))?;
                 Remote::ask(&address, what).map_err(|error| not_reached(&address, &error))
             }
             Target::Mount(path) => match control::ask(path, what) {

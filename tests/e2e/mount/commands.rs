@@ -478,6 +478,9 @@ fn a_name_without_a_slash_may_be_a_path() {
     let mut mount = named(&["mount", "-f", "data", text(&dir)]);
     let mount = Process::start_as(&mut mount, world.path("m.log"), Some(&dir));
     mount.wait_for_event(event::MOUNTED);
+    for command in ["ls", "find", "du"] {
+        run(glint().args([command, text(&dir)]).current_dir("/"));
+    }
     mount.stop();
     run(Command::new("kill").arg(&pid));
     eventually("it ends", || !Path::new(&format!("/proc/{pid}")).exists());

@@ -240,7 +240,7 @@ impl Dentries {
         let pages = &mut self.known.make().pages;
         // Others may have asked for the same page.
         if after == pages.cookie {
-            pages.cookie = last.unwrap_or(0);
+            (pages.cookie, pages.wished) = (last.unwrap_or(0), None);
             pages.are_listed &= last.is_some();
         }
     }
@@ -356,6 +356,14 @@ mod tests {
         let (_, cookie) = wish(&mut dentries);
         dentries.note_page(cookie, None);
         assert_eq!(next(&mut dentries), 1025, "all have come");
+        // A directory of one page: it is not under way for ever.
+        let mut small = Dentries::default();
+        for _ in 0..9 {
+            small.note_listed();
+            let (misses, cookie) = wish(&mut small);
+            assert!(misses <= 9, "{misses}");
+            small.note_page(cookie, None);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
-use glint_proto::{Attr, FsResult, Ino, MdsReply, MdsRequest, RenameFlags};
+use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, MdsRequest, RenameFlags};
 
 impl<T: Transport> Client<T> {
     /// Finds a name without asking, if it is known where it leads or that it is free.
@@ -46,10 +46,11 @@ impl<T: Transport> Client<T> {
                 self.lookup_locally(caller, parent, name)
             }
             // Whoever may look names up may not be allowed to list them.
-            _ => {
+            Err(Errno::EACCES | Errno::EPERM) => {
                 directory.lock().dentries.note_refused();
                 None
             }
+            _ => None,
         };
         match (&known, is_guess) {
             (Some(_), true) => directory.lock().dentries.note_guess(size),

@@ -211,7 +211,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
     let client = RunningClient::start(cluster, options.noatime())?;
     options.set_up(&client);
-    let mut mount_options = options.mount(args.server.clone(), flags_unless_said()?);
+    let mut mount_options =
+        options.mount(crate::identity::as_source(&args.server), flags_unless_said()?);
     let rights = crate::identity::get()?.map(|identity| identity.rights().clone());
     // A client that may only read is shown so, and has its writes refused here.
     let only_reads = rights.is_some_and(|rights| rights.read_only);

@@ -238,9 +238,10 @@ impl Args {
             (_, true) => Some(SizeUnit::Largest { base: 1000 }),
             _ => self.block_size,
         };
-        let full = LsTimes::parse("full-iso").ok().filter(|_| self.full_time);
-        let usual = match std::env::var("TIME_STYLE") {
-            Ok(said) if self.is_long() => {
+        let times = match (&self.time_style, std::env::var("TIME_STYLE")) {
+            _ if self.full_time => LsTimes::parse("full-iso")?,
+            (Some(said), _) => said.clone(),
+            (None, Ok(said)) if self.is_long() => {
                 LsTimes::parse(&said).map_err(|why| format!("TIME_STYLE {said:?}: {why}"))?
             }
             _ => LsTimes::parse("locale")?,
@@ -256,7 +257,7 @@ impl Args {
             block_unit: size_unit.unwrap_or(SizeUnit::Blocks(1024)),
             size_unit: size_unit.unwrap_or(SizeUnit::Blocks(1)),
             time: self.time(),
-            times: full.or_else(|| self.time_style.clone()).unwrap_or(usual),
+            times,
             indicator,
             names: Quoting { style, also, hides },
             end: if self.zero { 0 } else { b'\n' },

@@ -1,6 +1,6 @@
 //! Where a starting point is: which servers have it, and its path there.
 
-use crate::identity::{SOCKET, with_port};
+use crate::identity::{SOCKET, of_source};
 use crate::target::resolve;
 use glint_mount::MountedAt;
 use glint_net::UNIX_PREFIX;
@@ -101,8 +101,9 @@ impl Place {
             })?;
         let address = match mount.source.strip_prefix("glint:/") {
             Some(data) => socket_of_up(Path::new(&format!("/{data}")))?,
-            None if mount.source.starts_with(UNIX_PREFIX) => mount.source.clone(),
-            None => with_port(&mount.source),
+            None => of_source(&mount.source).map_err(|why| {
+                format!("{}: {why}; say HOST:PORT/PATH, or mount it anew", said.display())
+            })?,
         };
         let below = path.strip_prefix(&mount.path).unwrap_or(&path);
         let inner = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(below);
