@@ -1,8 +1,8 @@
 //! `plan.txt`: how long tests usually take, and which of them need the machine for themselves.
 //!
 //! A line is `NAME SECONDS MARK ...`; tests without a line take less than five seconds and run
-//! beside others. Marks: `alone` (measures rates, drops caches or fills memory), `quick` (runs in
-//! `make quick`).
+//! beside others. Marks: `alone` (measures rates, drops caches, fills memory, or shows nothing where
+//! somebody calls sync(2)), `quick` (runs in `make quick`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
