@@ -75,9 +75,11 @@ fn remove_one(all: &mut SmallVec<[Bits; 2]>, bits: Bits) {
 }
 
 impl BitTable {
-    fn is_held_by_others(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
+    /// Bits that others hold.
+    fn held_by_others(&self, client: ClientId, ino: Ino) -> Bits {
         let holders = self.held.get(&ino).into_iter().flatten();
-        holders.into_iter().any(|h| h.client != client && !(h.bits & bits).is_empty())
+        let others = holders.filter(|holder| holder.client != client);
+        others.fold(Bits::NONE, |sum, holder| sum | holder.bits)
     }
 
     /// Numbers are above this one from now on.
@@ -91,9 +93,10 @@ impl BitTable {
         let in_change = self.changes.get(&ino);
         let in_change = in_change.map(|all| union(&all.changing) | union(&all.wanted));
         let mut refused = in_change.unwrap_or(Bits::NONE);
-        if self.is_held_by_others(client, ino, Bits::DELEGATION) {
+        let others = self.held_by_others(client, ino);
+        if others.contains(Bits::DELEGATION) {
             refused = Bits::ALL;
-        } else if self.is_held_by_others(client, ino, Bits::ALL) {
+        } else if !others.is_empty() {
             refused |= Bits::DELEGATION;
         }
         let bits = bits & !refused;
@@ -121,7 +124,7 @@ impl BitTable {
 
     /// `client` begins to change what `bits` protect, unless somebody else holds them.
     pub fn begin_change(&mut self, client: ClientId, ino: Ino, bits: Bits) -> bool {
-        if self.is_held_by_others(client, ino, bits) {
+        if !self.is_free(client, ino, bits) {
             return false;
         }
         self.changes.entry(ino).or_default().changing.push(bits);
@@ -156,7 +159,7 @@ impl BitTable {
 
     /// Whether nobody but `client` holds any of these.
     pub fn is_free(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
-        !self.is_held_by_others(client, ino, bits)
+        (self.held_by_others(client, ino) & bits).is_empty()
     }
 
     /// Ends a wait for `bits` of `ino`.
