@@ -160,6 +160,16 @@ impl<D: Disk> Here<'_, D> {
     pub(super) fn is_head_of(&self, row: &Chain) -> bool {
         row.head().is_some_and(|head| self.index(head).is_some())
     }
+
+    /// Whether a member of a chain that serves is here.
+    pub(super) fn serves(&self, row: &Chain) -> bool {
+        row.readable().any(|ost| self.index(ost).is_some())
+    }
+
+    /// Whether a member of a chain that is written is here.
+    pub(super) fn is_written_by(&self, row: &Chain) -> bool {
+        row.written().any(|ost| self.index(ost).is_some())
+    }
 }
 
 impl Replication {
@@ -306,14 +316,11 @@ impl Replication {
     pub(crate) fn adopt<D: Disk>(&self, here: Here<'_, D>, row: &Chain) {
         let target = row.id.target();
         // The head goes on, and members that were written are.
-        let stays = |before: &Chain| {
-            let is_head = row.head().is_some_and(|head| here.index(head).is_some());
-            is_head && before.head() == row.head()
-        };
+        let stays = |before: &Chain| here.is_head_of(row) && before.head() == row.head();
         // Another thread must not forget by this row what is noted by a newer one.
         let _adopting = self.adopting.lock();
-        let is_written = |row: &Chain| row.written().any(|ost| here.index(ost).is_some());
-        let serves = |row: &Chain| row.readable().any(|ost| here.index(ost).is_some());
+        let is_written = |row: &Chain| here.is_written_by(row);
+        let serves = |row: &Chain| here.serves(row);
         let Some(before) = self.rows.adopt(row, stays, is_written, serves) else { return };
         tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
@@ -417,8 +424,7 @@ impl Replication {
             PeerRequest::Decide { chain, object, start, end } => {
                 let wanted = Wanted { object, start, end };
                 let entered = self.rows.enter(chain)?;
-                let is_head = entered.row.head().is_some_and(|head| here.index(head).is_some());
-                if !is_head || !entered.is_active {
+                if !here.is_head_of(&entered.row) || !entered.is_active {
                     return Err(Errno::EREMCHG);
                 }
                 drop(entered);

@@ -425,18 +425,11 @@ impl Rows {
     }
 
     /// Changes up to this one are on stable storage in all copies, unless one of them turned out to
-    /// be undecided. Returns whether they are.
-    pub(super) fn settled(
-        &self,
-        target: u16,
-        upto: u64,
-        is_headed: impl Fn(&Chain) -> bool,
-    ) -> bool {
+    /// be undecided.
+    pub(super) fn settled(&self, target: u16, upto: u64, is_headed: impl Fn(&Chain) -> bool) {
         let mut known = self.known.lock();
         let is_decided = |one: &&mut Known| !(one.changes.is_undecided() && is_headed(&one.row));
-        let one = known.get_mut(&target).filter(is_decided);
-        let is_stable = one.is_some();
-        if let Some(one) = one {
+        if let Some(one) = known.get_mut(&target).filter(is_decided) {
             (one.changes.settling, one.changes.lost_since) = (None, None);
             one.changes.stable = one.changes.stable.max(upto);
         }
@@ -446,7 +439,6 @@ impl Rows {
         };
         let first = known.values().filter_map(from).min();
         self.unstable_from.0.store(first.unwrap_or(u64::MAX), Ordering::Release);
-        is_stable
     }
 
     /// The first transaction of this server that other members may not have on stable storage.

@@ -247,11 +247,10 @@ impl Replication {
     /// from before it was lost, which the head asks it for.
     pub(super) fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
         let Some(row) = self.rows.get(chain.target) else { return };
-        let is_here = |member: u16| here.index(member).is_some();
-        if !row.written().any(is_here) {
+        if !here.is_written_by(&row) {
             return;
         }
-        let since = match row.readable().any(is_here) {
+        let since = match here.serves(&row) {
             true => 0,
             false => self.rows.written_since(chain.target),
         };
@@ -271,8 +270,7 @@ impl Replication {
     /// The same of changes that a takeover by this version has found, and made equal. It has not asked a
     /// member that was away then what that had changed: that is what it is synced for.
     pub(super) fn forget_decided<D: Disk>(&self, here: Here<'_, D>, target: u16, version: u32) {
-        let row = self.rows.get(target);
-        let serves = row.is_some_and(|row| row.readable().any(|ost| here.index(ost).is_some()));
+        let serves = self.rows.get(target).is_some_and(|row| here.serves(&row));
         if serves || version >= self.rows.written_since(target) {
             self.forget_before(target, version);
         }

@@ -28,7 +28,7 @@ impl Replication {
         let all = futures_util::stream::iter(self.rows.all());
         // Calls wait for it, and each waits mostly for others.
         all.for_each_concurrent(AT_ONCE, async |(row, is_active)| {
-            if row.head().is_none_or(|head| here.index(head).is_none()) {
+            if !here.is_head_of(&row) {
                 return;
             }
             let chain = ChainVersion { target: row.id.target(), version: row.version };

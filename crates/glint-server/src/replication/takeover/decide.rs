@@ -111,8 +111,7 @@ impl Replication {
             let Ok(entered) = self.rows.enter_newest(target) else { return false };
             let (row, is_active) = (entered.row.clone(), entered.is_active);
             drop(entered);
-            let is_head = row.head().is_some_and(|head| here.index(head).is_some());
-            if !is_head || !is_active {
+            if !here.is_head_of(&row) || !is_active {
                 return false;
             }
             match self.decide_some_of(here, &row).await {
