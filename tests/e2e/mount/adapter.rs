@@ -370,6 +370,36 @@ for d in range(4):
     python([&a, &a], script);
 }
 
+/// ls(1) asks for the label of each file unless it hears that there are none. Labels that programs
+/// store are kept. A kernel with SELinux answers for labels by itself.
+#[test]
+fn a_label_that_is_not_there_is_one_that_is_not_supported() {
+    if Path::new("/sys/fs/selinux/enforce").exists() {
+        return;
+    }
+    let world = World::new();
+    let port = support::free_port();
+    let _server = world.serve(port, &[]);
+    let (_mount, a) = world.mount(port, "a", &[]);
+    let script = "
+import errno, os, sys
+f, label = sys.argv[1] + '/f', 'security.selinux'
+open(f, 'w').close()
+def refused(name, expected):
+    try: os.getxattr(f, name)
+    except OSError as error: assert error.errno == expected, error
+    else: assert False, name
+refused(label, errno.EOPNOTSUPP)
+refused('security.other', errno.ENODATA)
+os.setxattr(f, label, b'user_u:object_r:user_home_t:s0')
+assert os.getxattr(f, label) == b'user_u:object_r:user_home_t:s0' and label in os.listxattr(f)
+refused('security.other', errno.ENODATA)
+os.removexattr(f, label)
+refused(label, errno.EOPNOTSUPP)
+";
+    python([&a, &a], script);
+}
+
 /// As getfattr(1) reads an attribute: it asks for the length, then for so many bytes. Other threads
 /// go on in between, so the text of the servers' state changes.
 #[test]
