@@ -5,6 +5,7 @@
 
 mod actions;
 mod bench;
+mod changing;
 mod du;
 mod find;
 mod ls;
