@@ -22,3 +22,65 @@ pub trait Kernel: Send + Sync + 'static {
     /// Forgets all names at once, and does not wait. Returns whether it can do that.
     fn forget_all_names(&self) -> bool;
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use parking_lot::Mutex;
+    use std::time::{Duration, Instant};
+
+    /// A kernel that notes what it is asked to forget, and forgets nothing.
+    #[derive(Default)]
+    pub(crate) struct TestKernel {
+        /// It can forget all names at once.
+        has_epochs: bool,
+        names: Mutex<Vec<(Ino, Vec<u8>)>>,
+        all_names: Mutex<usize>,
+    }
+
+    impl TestKernel {
+        pub(crate) fn new(has_epochs: bool) -> TestKernel {
+            TestKernel { has_epochs, ..TestKernel::default() }
+        }
+
+        /// Names that it was asked to forget.
+        pub(crate) fn names_forgotten(&self) -> Vec<(Ino, Vec<u8>)> {
+            self.names.lock().clone()
+        }
+
+        /// How often it was asked to forget all names.
+        pub(crate) fn all_names_forgotten(&self) -> usize {
+            *self.all_names.lock()
+        }
+
+        /// Waits until it is asked to forget a name.
+        pub(crate) fn wait_for_name(&self, parent: Ino, name: &[u8]) {
+            let begin = Instant::now();
+            while !self.names.lock().contains(&(parent, name.to_vec())) {
+                assert!(begin.elapsed() < Duration::from_secs(60), "the kernel was not asked");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl Kernel for TestKernel {
+        fn forget_attributes(&self, _: Ino) -> bool {
+            true
+        }
+
+        fn forget_pages(&self, _: Ino, _: Range) {}
+
+        fn forget_name(&self, parent: Ino, name: &[u8]) {
+            self.names.lock().push((parent, name.to_vec()));
+        }
+
+        fn forget_unused(&self, _: &[Ino]) -> bool {
+            true
+        }
+
+        fn forget_all_names(&self) -> bool {
+            *self.all_names.lock() += usize::from(self.has_epochs);
+            self.has_epochs
+        }
+    }
+}

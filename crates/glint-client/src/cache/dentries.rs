@@ -153,6 +153,12 @@ impl Dentries {
         }
     }
 
+    /// A name leads to this inode from now on, as this client has changed it.
+    pub(crate) fn replace(&mut self, name: &[u8], ino: Ino) {
+        self.disturbed = Tick::now();
+        self.insert(name, ino);
+    }
+
     /// A name is free. Whether it is the first that is.
     pub(crate) fn insert_negative(&mut self, name: &[u8]) -> bool {
         let known = self.known.make();

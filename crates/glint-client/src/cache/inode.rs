@@ -318,6 +318,11 @@ impl InodeState {
         self.bits.believes_names(asked)
     }
 
+    /// Whether others may have changed the names that lead here since this was asked.
+    pub(crate) fn lost_names_since(&self, asked: Tick) -> bool {
+        self.bits.lost_names_since(asked)
+    }
+
     /// A name leads here, under ENTRY.
     pub(crate) fn add_name(&mut self, parent: Ino, name: &[u8]) {
         self.names.add(parent, name);

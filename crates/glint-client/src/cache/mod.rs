@@ -10,7 +10,7 @@ mod dentries;
 mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
-mod negative;
+pub(crate) mod negative;
 pub(crate) mod pages;
 pub(crate) mod pins;
 pub(crate) mod prune;
@@ -24,7 +24,7 @@ use crate::kernel::Kernel;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_proto::lock::{Bits, Grant, Recall};
-use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
+use glint_proto::{Attr, Errno, FsResult, Ino};
 use glint_wait::Sharded;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -294,9 +294,12 @@ impl Cache {
         asked: Tick,
         learns: bool,
     ) -> (MutexGuard<'a, InodeState>, bool) {
-        let mut held = {
+        // What the directory does not learn the inode need not know, and nobody would take it away.
+        let learns_name = |directory: Arc<CachedInode>| directory.lock().dentries.may_learn(asked);
+        let mut held = name != b"." && name != b".." && self.find(parent).is_none_or(learns_name);
+        held &= {
             let mut state = inode.lock();
-            let held = state.believes_names(asked) && name != b"." && name != b"..";
+            let held = held && state.believes_names(asked);
             if held {
                 // Before the directory: a recall has it forget the name, or not learn it.
                 state.add_name(parent, name);
@@ -322,45 +325,6 @@ impl Cache {
         }
         held &= state.believes_names(asked);
         (state, held)
-    }
-
-    /// Learns that this client has taken a name from an inode, perhaps one that it knew by another
-    /// name.
-    pub(crate) fn learn_removed(&self, reply: &MdsReply) {
-        let MdsReply::Removed { ino } = reply else { return };
-        if let Some(inode) = self.find(*ino) {
-            let mut state = inode.lock();
-            state.lose_attributes();
-        }
-    }
-
-    /// A name leads to another inode now; to one that is not known here, perhaps. The kernel
-    /// has moved what it knew in the same way.
-    pub(crate) fn learn_renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
-        let (inode, asked) = (ino.and_then(|ino| self.find(ino)), Tick::ask());
-        let held = inode.filter(|inode| {
-            let mut state = inode.lock();
-            // The inode is not where it was made any more.
-            if let Some(rare) = state.rare.made() {
-                rare.delegation.leave();
-            }
-            let held = state.has(Bits::ENTRY);
-            if held {
-                // Before the directory: a recall has it forget the name, or not learn it.
-                state.add_name(parent, name);
-            }
-            held
-        });
-        if let Some(directory) = self.find(parent) {
-            let mut state = directory.lock();
-            match &held {
-                Some(inode) if state.dentries.may_learn(asked) => {
-                    state.dentries.insert(name, inode.ino);
-                }
-                // There is a name that is not among those that are known.
-                _ => state.dentries.doubt(name),
-            }
-        }
     }
 
     /// Inode of a name, if it is known.

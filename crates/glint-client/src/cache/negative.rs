@@ -1,4 +1,10 @@
-//! Negative dentries, names that are known to be free: some, and not without limit.
+//! Names that this client takes from inodes or gives to others, and negative dentries: names that are
+//! known to be free, some, and not without limit.
+//!
+//! Invariants:
+//! - A name that the kernel may use without asking is among the names of its inode, or the kernel is
+//!   told to forget it: also one that the kernel has moved itself, with a rename.
+//! - A name that was replaced is at no time known to be free.
 //!
 //! A directory counts those that it learned since it last forgot all of them, which are no fewer
 //! than it has; the limits are on these counts.
@@ -6,10 +12,18 @@
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;
 use crate::cache::inode::{CachedInode, InodeState};
-use glint_proto::Ino;
 use glint_proto::limits::{NEGATIVE_DENTRIES_MAX, NEGATIVE_DENTRIES_PER_DIRECTORY_MAX};
 use glint_proto::lock::Bits;
+use glint_proto::{Ino, MdsReply};
 use std::sync::atomic::Ordering;
+
+/// The inode that a name was taken from, as the servers say.
+pub(crate) fn removed(reply: &MdsReply) -> Option<Ino> {
+    match reply {
+        MdsReply::Removed { ino } => Some(*ino),
+        _ => None,
+    }
+}
 
 impl Cache {
     /// Whether it is known that there is no such name.
@@ -17,10 +31,19 @@ impl Cache {
         self.find(parent).is_some_and(|directory| directory.lock().is_free(name))
     }
 
-    /// Forgets a name that this client removed, moved, or gave to another inode.
-    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) {
-        let Some(directory) = self.find(parent) else { return };
-        let child = {
+    /// Learns that this client has taken a name from an inode, perhaps one that it knew by another
+    /// name.
+    pub(crate) fn learn_removed(&self, reply: &MdsReply) {
+        let Some(ino) = removed(reply) else { return };
+        if let Some(inode) = self.find(ino) {
+            let mut state = inode.lock();
+            state.lose_attributes();
+        }
+    }
+
+    /// Forgets a name that this client removed or moved: of the inode `gone`, if that is known.
+    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8], gone: Option<Ino>) {
+        let child = self.find(parent).and_then(|directory| {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
             if (state.has(Bits::NEGATIVE) && child.is_some())
@@ -29,29 +52,106 @@ impl Cache {
                 self.insert_negative(&directory, &mut state, name);
             }
             child
-        };
+        });
         self.limit_negative();
-        let Some(inode) = child.and_then(|child| self.find(child)) else { return };
-        inode.lock().remove_name(parent, name);
-        // It may be a name of the same inode again by now.
-        if directory.lock().dentries.get(name) == Some(inode.ino) {
-            let mut state = inode.lock();
-            match state.has(Bits::ENTRY) {
-                true => state.add_name(parent, name),
-                false => {
-                    drop(state);
-                    directory.lock().dentries.doubt(name);
-                }
-            }
+        // The directory may know less than the inode does.
+        for ino in [child, gone.filter(|gone| child != Some(*gone))].into_iter().flatten() {
+            self.take_name(ino, parent, name);
         }
     }
 
     /// A name leads where it led, or elsewhere, or is gone.
     pub(crate) fn doubt_name(&self, parent: Ino, name: &[u8]) {
-        self.forget_name(parent, name);
-        if let Some(directory) = self.find(parent) {
+        let Some(directory) = self.find(parent) else { return };
+        let child = {
             let mut state = directory.lock();
+            let child = state.child(name);
             state.dentries.doubt(name);
+            child
+        };
+        if let Some(ino) = child {
+            self.take_name(ino, parent, name);
+        }
+    }
+
+    /// A name does not lead to an inode any more, unless its directory has learned since that it
+    /// does.
+    fn take_name(&self, ino: Ino, parent: Ino, name: &[u8]) {
+        let Some(inode) = self.find(ino) else { return };
+        inode.lock().remove_name(parent, name);
+        let Some(directory) = self.find(parent) else { return };
+        if directory.lock().child(name) != Some(ino) {
+            return;
+        }
+        let mut state = inode.lock();
+        match state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(parent) {
+            true => state.add_name(parent, name),
+            false => {
+                drop(state);
+                directory.lock().dentries.doubt(name);
+                self.forget_in_kernel(parent, name);
+            }
+        }
+    }
+
+    /// A name that this client has moved leads to another inode now, `moved`; to one that is not
+    /// known here, perhaps. Before, it led to `gone`, if that is known. The rename was asked for then.
+    ///
+    /// The kernel has moved what it knew in the same way, and relies on the new name for as long as it
+    /// did on the old one. So it has to forget that where nobody would be told that it leads elsewhere:
+    /// where the lock on the names of the inode was lost since the rename was asked for, though it may
+    /// have come back, or where nothing is known of it.
+    pub(crate) fn learn_renamed(
+        &self,
+        (parent, name): (Ino, &[u8]),
+        moved: Option<Ino>,
+        gone: Option<Ino>,
+        asked: Tick,
+    ) {
+        let (inode, now) = (moved.and_then(|ino| self.find(ino)), Tick::ask());
+        let (mut held, mut is_lost) = (false, false);
+        if let Some(inode) = &inode {
+            let mut state = inode.lock();
+            // The inode is not where it was made any more.
+            if let Some(rare) = state.rare.made() {
+                rare.delegation.leave();
+            }
+            held = state.believes_names(asked);
+            is_lost = state.lost_names_since(asked);
+            if held {
+                // Before the directory: a recall has it forget the name, or not learn it.
+                state.add_name(parent, name);
+            }
+        }
+        let replaced = self.find(parent).and_then(|directory| {
+            let mut state = directory.lock();
+            let replaced = state.child(name);
+            match moved {
+                Some(ino) if held && state.dentries.may_learn(now) => {
+                    state.dentries.replace(name, ino);
+                }
+                // There is a name that is not among those that are known.
+                _ => state.dentries.doubt(name),
+            }
+            replaced
+        });
+        let gone = gone.filter(|gone| replaced != Some(*gone));
+        for ino in [replaced, gone].into_iter().flatten().filter(|ino| moved != Some(*ino)) {
+            self.take_name(ino, parent, name);
+        }
+        // At once, if that is possible: the recall may be answered by now.
+        let is_told = is_lost && self.kernel().is_some_and(|kernel| kernel.forget_all_names());
+        if !held && !is_told {
+            self.forget_in_kernel(parent, name);
+        }
+    }
+
+    /// Has the kernel forget a name, once no request is under way in its directory: the caller may
+    /// be one.
+    pub(crate) fn forget_in_kernel(&self, parent: Ino, name: &[u8]) {
+        if let Some(kernel) = self.kernel().cloned() {
+            let name = name.to_vec();
+            blocking::unblock(move || kernel.forget_name(parent, &name)).detach();
         }
     }
 
@@ -100,8 +200,102 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::testing::TestKernel;
     use glint_proto::lock::Grant;
+    use glint_proto::{Attr, Timestamp};
     use std::sync::Arc;
+
+    const DIRECTORY: Ino = Ino::ROOT;
+    const FILE: Ino = Ino(7);
+    const OTHER: Ino = Ino(8);
+
+    fn attr(ino: Ino) -> Attr {
+        Attr::new(ino, 0o100_644, Timestamp::default())
+    }
+
+    fn grant(cache: &Cache, ino: Ino, number: u64) {
+        let grants = [Grant::Bits { ino, bits: Bits::ENTRY, number }];
+        cache.learn_grants(&grants, cache.generation());
+    }
+
+    /// A cache that knows the inodes by these names, and the kernel that was told of them.
+    fn cache_of(names: &[(&[u8], Ino)], kernel: TestKernel) -> (Cache, Arc<TestKernel>) {
+        let (cache, kernel) = (Cache::new(Arc::default()), Arc::new(kernel));
+        cache.set_kernel(kernel.clone());
+        for (name, ino) in names {
+            grant(&cache, *ino, 1);
+            cache.learn_name(DIRECTORY, name, &attr(*ino), Tick::ask(), true);
+            assert_eq!(cache.child(DIRECTORY, name), Some(*ino));
+        }
+        (cache, kernel)
+    }
+
+    fn names(cache: &Cache, ino: Ino) -> Vec<Vec<u8>> {
+        let names = cache.inode(ino).lock().on_recall(Bits::ENTRY, 1, 0);
+        names.iter().map(|(_, name)| name.to_vec()).collect()
+    }
+
+    #[test]
+    fn a_kernel_forgets_a_name_whose_lock_was_lost_while_it_was_moved() {
+        for (has_epochs, comes_back) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let kernel = TestKernel::new(has_epochs);
+            let (cache, kernel) = cache_of(&[(b"a", FILE)], kernel);
+            let asked = Tick::ask();
+            // The rename is made, and another client changes the new name, before the answer is here.
+            assert_eq!(names(&cache, FILE), [b"a"]);
+            cache.inode(DIRECTORY).lock().dentries.doubt(b"a");
+            if comes_back {
+                grant(&cache, FILE, 2);
+            }
+            cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), None, asked);
+            assert_eq!(cache.child(DIRECTORY, b"b"), None);
+            match has_epochs {
+                true => assert_eq!(kernel.all_names_forgotten(), 1),
+                false => kernel.wait_for_name(DIRECTORY, b"b"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_forgets_a_name_that_was_moved_and_is_not_known_here() {
+        let (cache, kernel) = cache_of(&[], TestKernel::default());
+        cache.learn_renamed((DIRECTORY, b"b"), None, None, Tick::ask());
+        kernel.wait_for_name(DIRECTORY, b"b");
+        assert_eq!(kernel.all_names_forgotten(), 0);
+    }
+
+    #[test]
+    fn a_name_that_was_moved_is_forgotten_with_its_lock() {
+        let (cache, kernel) = cache_of(&[(b"a", FILE), (b"b", OTHER)], TestKernel::default());
+        cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), Some(OTHER), Tick::ask());
+        cache.forget_name(DIRECTORY, b"a", Some(FILE));
+        assert_eq!(cache.child(DIRECTORY, b"b"), Some(FILE));
+        assert_eq!((names(&cache, FILE), names(&cache, OTHER)), (vec![b"b".to_vec()], vec![]));
+        assert_eq!(kernel.names_forgotten(), []);
+    }
+
+    #[test]
+    fn names_that_come_and_go_in_a_busy_directory_do_not_pile_up() {
+        let (cache, _) = cache_of(&[(b"a", FILE)], TestKernel::default());
+        for count in 0..100u32 {
+            let name = count.to_le_bytes();
+            let asked = Tick::ask();
+            // Another name goes, and what was asked before is not learned.
+            cache.forget_name(DIRECTORY, b"other", None);
+            cache.learn_name(DIRECTORY, &name, &attr(FILE), asked, true);
+            // It goes to another name, as far as is known here.
+            cache.forget_name(DIRECTORY, &name, None);
+        }
+        for count in 0..100u32 {
+            // The kernel has it, and the directory is in doubt.
+            let name = count.to_le_bytes();
+            cache.learn_name(DIRECTORY, &name, &attr(FILE), Tick::ask(), true);
+            cache.inode(DIRECTORY).lock().dentries.doubt(&name);
+            cache.forget_name(DIRECTORY, &name, Some(FILE));
+        }
+        assert_eq!(names(&cache, FILE), [b"a"]);
+    }
 
     #[test]
     fn names_that_are_free_are_remembered_up_to_a_limit() {

@@ -1,6 +1,7 @@
 //! The calls on names that are more than a screen: what they know, change and learn.
 
 use crate::cache::attrs::Tick;
+use crate::cache::negative::removed;
 use crate::cache::pages::PageWish;
 use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
@@ -107,7 +108,7 @@ impl<T: Transport> Client<T> {
         let reply = self.ask(caller, request).await?;
         drop(update);
         self.cache.learn_removed(&reply);
-        self.cache.forget_name(parent, name);
+        self.cache.forget_name(parent, name, removed(&reply));
         Ok(())
     }
 
@@ -147,6 +148,7 @@ impl<T: Transport> Client<T> {
         if !self.has_locks() {
             return self.ask(caller, &request).await.map(drop);
         }
+        let asked = Tick::ask();
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
         // Two names of one file: nothing happens, and both stay.
         let may_be_one = match known {
@@ -170,18 +172,15 @@ impl<T: Transport> Client<T> {
         let reply = self.ask(caller, &request).await?;
         drop(update);
         self.cache.learn_removed(&reply);
-        if may_be_one && !flags.exchange {
-            for (parent, name) in ends {
-                self.cache.doubt_name(parent, name);
-            }
-            return Ok(());
-        }
-        for (parent, name) in ends {
-            self.cache.forget_name(parent, name);
-        }
-        self.cache.learn_renamed(new_parent, new_name, known[0]);
+        let replaced = removed(&reply);
+        // In any case the new name leads to the inode now.
+        self.cache.learn_renamed(ends[1], known[0], replaced, asked);
         if flags.exchange {
-            self.cache.learn_renamed(parent, name, known[1]);
+            self.cache.learn_renamed(ends[0], known[1], None, asked);
+        } else if may_be_one && replaced.is_none() {
+            self.cache.doubt_name(parent, name);
+        } else {
+            self.cache.forget_name(parent, name, known[0]);
         }
         Ok(())
     }

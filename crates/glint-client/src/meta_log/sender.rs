@@ -137,10 +137,7 @@ impl<T: Transport> Client<T> {
             state.dentries.doubt(name);
             state.lose_attributes();
         }
-        if let Some(kernel) = self.cache.kernel().cloned() {
-            let name = name.to_vec();
-            blocking::unblock(move || kernel.forget_name(parent, &name)).detach();
-        }
+        self.cache.forget_in_kernel(parent, name);
     }
 
     /// Ends a delegation, and waits until the servers know all changes made under it.

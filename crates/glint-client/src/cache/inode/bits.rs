@@ -40,7 +40,12 @@ impl InodeBits {
 
     /// Whether the answer to what was asked then says which names lead to the inode.
     pub(crate) fn believes_names(&self, asked: Tick) -> bool {
-        self.held.has(Bits::ENTRY) && self.entry_lost.is_before(asked)
+        self.held.has(Bits::ENTRY) && !self.lost_names_since(asked)
+    }
+
+    /// Whether ENTRY was lost since this was asked.
+    pub(crate) fn lost_names_since(&self, asked: Tick) -> bool {
+        !self.entry_lost.is_before(asked)
     }
 
     /// A number of a lock was heard of, and the mark was taken after that.

@@ -113,7 +113,12 @@ impl InodeNames {
     pub(crate) fn remove(&mut self, parent: Ino, name: &[u8]) {
         match self {
             InodeNames::One((p, n)) if *p == parent && **n == *name => *self = InodeNames::None,
-            InodeNames::Many(names) => names.retain(|(p, n)| *p != parent || **n != *name),
+            InodeNames::Many(names) => {
+                names.retain(|(p, n)| *p != parent || **n != *name);
+                if names.len() < 2 {
+                    *self = names.pop().map_or(InodeNames::None, InodeNames::One);
+                }
+            }
             _ => {}
         }
     }
