@@ -5,7 +5,8 @@
 //!   delegation. The caller has to say whether it is. A return of the bit forgets those that it
 //!   protected.
 //! - What was asked before names were lost, or changed by this client, says nothing of them any
-//!   more: answers overtake each other, also with a recall and the next grant in between.
+//!   more: answers overtake each other, also with a recall and the next grant in between. An answer
+//!   that is not believed is no such change, or one would follow the other where lookups overlap.
 //! - Names are complete only while each name that the directory has is among them.
 //! - The count of free names is not below their number, so limits on counts are limits on memory.
 
@@ -43,6 +44,8 @@ struct KnownNames {
     /// How many names were learned to be free since those were last forgotten all at once.
     negative: usize,
     complete: bool,
+    /// When an answer was in doubt last: a page that was asked for before may not have all names.
+    doubted: Tick,
     /// A page of this size was asked for at the first lookup, and has answered no other one yet.
     guessed: Option<PageSize>,
     pages: Pages,
@@ -95,6 +98,11 @@ impl Dentries {
     /// Whether an answer to what was asked then is no older than what is known.
     pub(crate) fn may_learn(&self, asked: Tick) -> bool {
         self.disturbed.is_before(asked)
+    }
+
+    /// Whether all names are known that an answer to what was asked then has said.
+    pub(crate) fn has_learned_all(&self, asked: Tick) -> bool {
+        self.may_learn(asked) && self.known.doubted.is_before(asked)
     }
 
     /// The inode that a name leads to, if that is known.
@@ -178,12 +186,18 @@ impl Dentries {
         self.known.made()?.names.remove(name).flatten().map(ino_of)
     }
 
-    /// A name may lead anywhere: it is not the only one that is not known.
+    /// A name may lead anywhere, after a change: it is not the only one that is not known.
     pub(crate) fn doubt(&mut self, name: &[u8]) {
         self.disturbed = Tick::now();
+        self.doubt_known(name);
+    }
+
+    /// An answer says of a name what was not known of it, and is not believed. Nothing was changed
+    /// because of that, so other answers are as good as before.
+    pub(crate) fn doubt_known(&mut self, name: &[u8]) {
         if let Some(known) = self.known.made() {
             known.names.remove(name);
-            known.complete = false;
+            (known.complete, known.doubted) = (false, Tick::now());
         }
     }
 
@@ -385,6 +399,16 @@ mod tests {
         assert_eq!(asked, [(1, PageSize::Small, true), large(4), large(9)]);
     }
 
+    #[test]
+    fn a_name_in_doubt_is_not_among_all_names() {
+        let (mut dentries, asked) = (Dentries::default(), Tick::ask());
+        dentries.insert(b"a", Ino(1));
+        assert!(dentries.has_learned_all(asked));
+        dentries.doubt_known(b"a");
+        assert!(dentries.may_learn(asked) && !dentries.has_learned_all(asked));
+        assert!(dentries.has_learned_all(Tick::ask()));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
@@ -392,7 +416,7 @@ mod tests {
         /// looking. What is known and protected is never wrong.
         #[test]
         fn what_is_known_under_a_lock_is_so(
-            steps in proptest::collection::vec((0u8..9, 0usize..4, 1u64..9), 0..200),
+            steps in proptest::collection::vec((0u8..10, 0usize..4, 1u64..9), 0..200),
         ) {
             let mut dentries = Dentries::default();
             let mut directory: BTreeMap<&[u8], Ino> = BTreeMap::new();
@@ -439,6 +463,7 @@ mod tests {
                         }
                     }
                     8 => protected = true,
+                    9 => dentries.doubt_known(name),
                     _ => {}
                 }
                 let free = NAMES.iter().filter(|name| dentries.has_negative(name)).count();

@@ -316,7 +316,7 @@ impl Cache {
             } else if name != b"." && name != b".." && state.dentries.get(name) != Some(attr.ino) {
                 // There is a name that is not among the children, or was free before. Where the
                 // directory changed since this was asked nobody knows which of both is so.
-                state.dentries.doubt(name);
+                state.dentries.doubt_known(name);
             }
         }
         let mut state = inode.lock();
@@ -404,6 +404,37 @@ mod tests {
             assert_eq!(state.rare.capabilities.allowing(Access::READ).is_some(), !evicted);
             assert!(!state.has(Bits::ATTR));
         }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_believed_keeps_no_other_one_from_being_learned() {
+        let cache = Cache::new(Arc::default());
+        let of = |ino| Attr::new(ino, 0o100_644, Timestamp::default());
+        let grant = |ino, bits| {
+            let grants = [Grant::Bits { ino, bits, number: 1 }];
+            cache.learn_grants(&grants, cache.generation());
+        };
+        let learn = |name: &[u8], ino, asked| {
+            cache.learn_name(Ino::ROOT, name, &of(ino), asked, true);
+            cache.child(Ino::ROOT, name) == Some(ino)
+        };
+        for ino in [FILE, Ino(8), Ino(9)] {
+            grant(ino, Bits::ENTRY);
+        }
+        grant(Ino::ROOT, Bits::NEGATIVE);
+        let late = Tick::ask();
+        cache.forget_name(Ino::ROOT, b"gone", None);
+        let next: Vec<_> = (0..3).map(|_| Tick::ask()).collect();
+        assert!(!learn(b"late", FILE, late));
+        assert!(learn(b"8", Ino(8), next[0]));
+        assert!(!learn(b"unlocked", Ino(10), next[1]));
+        assert!(learn(b"9", Ino(9), next[1]));
+        // A name that was made here is no answer only: others may be from before.
+        cache.learn_made(Ino::ROOT, b"made", &of(Ino(10)), Tick::ask(), true);
+        cache.learn_negative(Ino::ROOT, b"made", next[2]);
+        assert!(!cache.is_free(Ino::ROOT, b"made"));
+        assert!(!learn(b"7", FILE, next[2]));
+        assert!(learn(b"7", FILE, Tick::ask()));
     }
 
     /// Both answers are about attributes, the first question is answered last.

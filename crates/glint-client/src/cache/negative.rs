@@ -12,9 +12,10 @@
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;
 use crate::cache::inode::{CachedInode, InodeState};
+use crate::vfs::Found;
 use glint_proto::limits::{NEGATIVE_DENTRIES_MAX, NEGATIVE_DENTRIES_PER_DIRECTORY_MAX};
 use glint_proto::lock::Bits;
-use glint_proto::{Ino, MdsReply};
+use glint_proto::{Attr, Ino, MdsReply};
 use std::sync::atomic::Ordering;
 
 /// The inode that a name was taken from, as the servers say.
@@ -39,6 +40,27 @@ impl Cache {
             let mut state = inode.lock();
             state.lose_attributes();
         }
+    }
+
+    /// Learns that this client has made a name, of a new inode or another one of `attr`; that is what
+    /// the servers said. If `learns`, it is learned as well.
+    pub(crate) fn learn_made(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        attr: &Attr,
+        asked: Tick,
+        learns: bool,
+    ) -> Found {
+        let found = self.learn_name(parent, name, attr, asked, learns);
+        if let Some(directory) = self.find(parent) {
+            let mut state = directory.lock();
+            if state.child(name) != Some(attr.ino) {
+                // What was asked before may say that there is no such name.
+                state.dentries.doubt(name);
+            }
+        }
+        found
     }
 
     /// Forgets a name that this client removed or moved: of the inode `gone`, if that is known.
@@ -201,8 +223,8 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::kernel::testing::TestKernel;
+    use glint_proto::Timestamp;
     use glint_proto::lock::Grant;
-    use glint_proto::{Attr, Timestamp};
     use std::sync::Arc;
 
     const DIRECTORY: Ino = Ino::ROOT;

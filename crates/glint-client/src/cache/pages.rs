@@ -134,7 +134,7 @@ impl Cache {
         let mut state = directory.lock();
         let next = page.entries.last().filter(|_| !page.end);
         state.dentries.note_page(cookie, next.map(|last| last.cookie));
-        if is_all && state.has(Bits::NEGATIVE) && state.dentries.may_learn(asked) {
+        if is_all && state.has(Bits::NEGATIVE) && state.dentries.has_learned_all(asked) {
             state.dentries.set_complete(true);
         }
     }

@@ -372,7 +372,10 @@ impl<T: Transport> Vfs for Client<T> {
             update.learn(&attr);
             update.made_in(parent, attr.ctime, false);
         }
-        let found = self.learn_name(parent, name, attr, asked, false);
+        let found = match self.has_locks() {
+            true => self.cache.learn_made(parent, name, &attr, asked, false),
+            false => self.learn_name(parent, name, attr, asked, false),
+        };
         Ok(Found { valid: found.valid.without_attr(), ..found })
     }
 

@@ -77,13 +77,16 @@ impl<T: Transport> Client<T> {
         {
             let mut state = inode.lock();
             let is_empty = state.has(Bits::NEGATIVE) || state.rare.delegation.is_delegated();
-            let is_so = is_empty && state.dentries.may_learn(asked);
+            let is_so = is_empty && state.dentries.has_learned_all(asked);
             state.dentries.set_complete(is_so);
             if state.rare.delegation.is_delegated() {
                 self.log.note_delegated(attr.ino);
             }
         }
-        self.learn_name(parent, name, attr, asked, true)
+        match self.has_locks() {
+            true => self.cache.learn_made(parent, name, &attr, asked, true),
+            false => self.learn_name(parent, name, attr, asked, true),
+        }
     }
 
     /// Removes a name.
