@@ -13,17 +13,10 @@
 use crate::cache::attrs::Tick;
 use crate::cache::inode::names::CachedName;
 use crate::cache::inode::rare::{Rare, blank};
-use crate::cache::pages::{PageSize, PageWish};
+use crate::cache::pages::{PageSize, Pages};
 use glint_proto::Ino;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
-
-/// Doublings of the names that are looked up one by one before another page is asked for.
-const PAGES_DOUBLING: u32 = 10;
-/// The same where names were listed: a page takes as long as some names.
-const LISTED_DOUBLING: u32 = 3;
-/// Lookups that a page has answered when it was worth more than it took.
-const ANSWERED_MANY: u32 = 16;
 
 /// Known names of one directory.
 #[derive(Default)]
@@ -55,43 +48,6 @@ blank!(KnownNames);
 
 fn ino_of(child: NonZeroU64) -> Ino {
     Ino(child.get())
-}
-
-/// Pages of the directory that were asked for because names were looked up one by one: after two of
-/// them the first, or at once where that is guessed; and each time after twice as many another one,
-/// in turns. So what is asked for in vain is a small part, however large the directory is.
-///
-/// There is reason to ask sooner. A page that has answered many lookups is worth the next one: they
-/// come in the order of the directory. And who has listed names without attributes is likely to look
-/// all of them up, in an order of its own (find(1) by their numbers): until all pages have come, one
-/// is asked for with each few names, which takes no longer than to ask for these.
-#[derive(Default)]
-struct Pages {
-    count: u32,
-    /// Names that were looked up since, and were not known.
-    names: u32,
-    /// Names that were, and were known.
-    answered: u32,
-    /// Names were listed without attributes since all pages have come.
-    are_listed: bool,
-    /// Cookie of the last entry of the last page, or 0 after the last one.
-    cookie: u64,
-    /// The page after this one was asked for last; while that is the next one, it is under way, or was
-    /// refused.
-    wished: Option<u64>,
-}
-
-impl Pages {
-    /// Names that are looked up one by one before a page is asked for.
-    fn patience(&self) -> u32 {
-        let doubled = match (self.answered >= ANSWERED_MANY, self.are_listed) {
-            _ if self.wished == Some(self.cookie) => PAGES_DOUBLING,
-            (true, _) => 1,
-            (false, true) => LISTED_DOUBLING,
-            (false, false) => PAGES_DOUBLING,
-        };
-        1 << self.count.min(doubled)
-    }
 }
 
 impl Dentries {
@@ -210,25 +166,9 @@ impl Dentries {
         }
     }
 
-    /// A name is looked up that is not known. Returns the page of names that is worth asking for
-    /// instead. At the first lookup that is a `guess`.
-    pub(crate) fn page_to_ask_for(
-        &mut self,
-        guess: impl FnOnce() -> Option<PageSize>,
-    ) -> Option<PageWish> {
-        let pages = &mut self.known.make().pages;
-        pages.names += 1;
-        let guessed = if (pages.count, pages.names) == (0, 1) { guess() } else { None };
-        if guessed.is_none() && pages.names <= pages.patience() {
-            return None;
-        }
-        let is_small = pages.count == 0 && !pages.are_listed;
-        let size = if is_small { PageSize::Small } else { PageSize::Large };
-        (pages.names, pages.answered) = (0, 0);
-        pages.count += 1;
-        pages.wished = Some(pages.cookie);
-        let is_guess = guessed.is_some();
-        Some(PageWish { cookie: pages.cookie, size: guessed.unwrap_or(size), is_guess })
+    /// Pages of names that are asked for.
+    pub(crate) fn pages(&mut self) -> &mut Pages {
+        &mut self.known.make().pages
     }
 
     /// A page that was guessed has answered the lookup that it was asked for.
@@ -245,29 +185,8 @@ impl Dentries {
     /// Another lookup has found an inode without asking.
     pub(crate) fn note_answered(&mut self) {
         if let Some(known) = self.known.made() {
-            known.pages.answered = known.pages.answered.saturating_add(1);
+            known.pages.note_answered();
         }
-    }
-
-    /// Names are listed for a program, without their attributes.
-    pub(crate) fn note_listed(&mut self) {
-        self.known.make().pages.are_listed = true;
-    }
-
-    /// A page of names has come that was asked for after one cookie and ends with another one; `None`
-    /// if it was the last.
-    pub(crate) fn note_page(&mut self, after: u64, last: Option<u64>) {
-        let pages = &mut self.known.make().pages;
-        // Others may have asked for the same page.
-        if after == pages.cookie {
-            (pages.cookie, pages.wished) = (last.unwrap_or(0), None);
-            pages.are_listed &= last.is_some();
-        }
-    }
-
-    /// A page was refused: who looks names up may not list them.
-    pub(crate) fn note_refused(&mut self) {
-        self.known.make().pages.are_listed = false;
     }
 
     /// Nothing protects free names any more.
@@ -324,80 +243,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
-
-    #[test]
-    fn pages_are_asked_for_more_and_more_seldom() {
-        let mut dentries = Dentries::default();
-        let mut asked = Vec::new();
-        for name in 1..40 {
-            if let Some(PageWish { cookie, size, is_guess: false }) =
-                dentries.page_to_ask_for(|| None)
-            {
-                let pages = asked.len() as u64;
-                asked.push((name, cookie, size));
-                dentries.note_page(cookie, (pages < 2).then_some(pages + 7));
-            }
-        }
-        use PageSize::{Large, Small};
-        let of_size =
-            [(2, 0, Small), (5, 7, Large), (10, 8, Large), (19, 0, Large), (36, 0, Large)];
-        assert_eq!(asked, of_size);
-        let many = (0..100_000).filter(|_| dentries.page_to_ask_for(|| None).is_some()).count();
-        assert!((90..110).contains(&many), "{many}");
-    }
-
-    #[test]
-    fn pages_that_are_worth_it_are_asked_for_sooner() {
-        let mut dentries = Dentries::default();
-        let wish = |dentries: &mut Dentries| {
-            (1..5000).find_map(|n| Some((n, dentries.page_to_ask_for(|| None)?.cookie))).unwrap()
-        };
-        let next = |dentries: &mut Dentries| {
-            let (misses, cookie) = wish(dentries);
-            dentries.note_page(cookie, Some(cookie + 7));
-            misses
-        };
-        let asked: Vec<u32> = (0..6).map(|_| next(&mut dentries)).collect();
-        assert_eq!(asked, [2, 3, 5, 9, 17, 33]);
-        (0..ANSWERED_MANY).for_each(|_| dentries.note_answered());
-        assert_eq!([next(&mut dentries), next(&mut dentries)], [3, 129], "the next one was not");
-        dentries.note_listed();
-        assert_eq!([next(&mut dentries), next(&mut dentries)], [9, 9]);
-        // Others look names up while it is under way, and it comes twice.
-        let (misses, cookie) = wish(&mut dentries);
-        assert_eq!((misses, wish(&mut dentries)), (9, (1025, cookie)));
-        dentries.note_page(cookie, Some(99));
-        dentries.note_page(cookie, None);
-        assert_eq!(wish(&mut dentries), (9, 99));
-        dentries.note_page(99, Some(100));
-        dentries.note_refused();
-        assert_eq!(next(&mut dentries), 1025);
-        dentries.note_listed();
-        let (_, cookie) = wish(&mut dentries);
-        dentries.note_page(cookie, None);
-        assert_eq!(next(&mut dentries), 1025, "all have come");
-        // A directory of one page: it is not under way for ever.
-        let mut small = Dentries::default();
-        for _ in 0..9 {
-            small.note_listed();
-            let (misses, cookie) = wish(&mut small);
-            assert!(misses <= 9, "{misses}");
-            small.note_page(cookie, None);
-        }
-    }
-
-    #[test]
-    fn only_the_first_lookup_is_a_guess() {
-        let mut dentries = Dentries::default();
-        let mut asked = Vec::new();
-        for name in 1..10 {
-            if let Some(wish) = dentries.page_to_ask_for(|| Some(PageSize::Small)) {
-                asked.push((name, wish.size, wish.is_guess));
-            }
-        }
-        let large = |name| (name, PageSize::Large, false);
-        assert_eq!(asked, [(1, PageSize::Small, true), large(4), large(9)]);
-    }
 
     #[test]
     fn a_name_in_doubt_is_not_among_all_names() {

@@ -1,16 +1,26 @@
 //! Pages of directories, learned for names that are going to be looked up.
 //!
-//! Invariant: a directory is complete only if one page had all of its names, each of them is known
-//! under its lock, and nobody could make another one since it was asked for.
+//! Invariants:
+//! - A directory is complete only if one page had all of its names, each of them is known under its
+//!   lock, and nobody could make another one since it was asked for.
+//! - A page that nobody waits for any more is asked for again as if it had not been.
+//! - All pages have come since names were listed only if they came from the first to the last.
 
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;
+use crate::cache::inode::CachedInode;
 use glint_proto::limits::DIR_PAGE_BYTES_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{DirPage, Ino};
 use glint_telemetry::Counter;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Doublings of the names that are looked up one by one before another page is asked for.
+const PAGES_DOUBLING: u32 = 10;
+/// The same where names were listed: a page takes as long as some names.
+const LISTED_DOUBLING: u32 = 3;
+/// Lookups that a page has answered when it was worth more than it took.
+const ANSWERED_MANY: u32 = 16;
 /// Guesses that may still be made, at most.
 const GUESSES_MAX: u32 = 8;
 /// Guesses that each page earns that was of use.
@@ -43,6 +53,140 @@ pub(crate) struct PageWish {
     pub(crate) size: PageSize,
     /// No other name was looked up in the directory before.
     pub(crate) is_guess: bool,
+}
+
+/// Pages of a directory that were asked for because names were looked up one by one: after two of
+/// them the first, or at once where that is guessed; and each time after twice as many another one,
+/// in turns. So what is asked for in vain is a small part, however large the directory is.
+///
+/// There is reason to ask sooner. A page that has answered many lookups is worth the next one: they
+/// come in the order of the directory. And who has listed names without attributes is likely to look
+/// all of them up, in an order of its own (find(1) by their numbers): until all pages have come, one
+/// is asked for with each few names, which takes no longer than to ask for these.
+#[derive(Default)]
+pub(crate) struct Pages {
+    count: u32,
+    /// Names that were looked up since, and were not known.
+    names: u32,
+    /// Names that were, and were known.
+    answered: u32,
+    listed: Listed,
+    /// Cookie of the last entry of the last page, or 0 after the last one.
+    cookie: u64,
+    /// The page after this one was asked for last; while that is the next one, it is under way, or was
+    /// refused.
+    wished: Option<u64>,
+}
+
+/// Whether names were listed without attributes, and not all pages have come since.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Listed {
+    #[default]
+    No,
+    /// They come from the middle of the directory; those before follow after the last one.
+    FromTheMiddle,
+    /// They come from the first one.
+    FromTheFirst,
+}
+
+impl Pages {
+    /// Names that are looked up one by one before a page is asked for.
+    fn patience(&self) -> u32 {
+        let doubled = match (self.answered >= ANSWERED_MANY, self.listed) {
+            _ if self.wished == Some(self.cookie) => PAGES_DOUBLING,
+            (true, _) => 1,
+            (false, Listed::No) => PAGES_DOUBLING,
+            (false, _) => LISTED_DOUBLING,
+        };
+        1 << self.count.min(doubled)
+    }
+
+    /// A name is looked up that is not known. Returns the page of names that is worth asking for
+    /// instead. At the first lookup that is a `guess`.
+    pub(crate) fn wish(&mut self, guess: impl FnOnce() -> Option<PageSize>) -> Option<PageWish> {
+        self.names += 1;
+        let guessed = if (self.count, self.names) == (0, 1) { guess() } else { None };
+        if guessed.is_none() && self.names <= self.patience() {
+            return None;
+        }
+        let is_small = self.count == 0 && self.listed == Listed::No;
+        let size = if is_small { PageSize::Small } else { PageSize::Large };
+        (self.names, self.answered) = (0, 0);
+        self.count += 1;
+        self.wished = Some(self.cookie);
+        let is_guess = guessed.is_some();
+        Some(PageWish { cookie: self.cookie, size: guessed.unwrap_or(size), is_guess })
+    }
+
+    /// Another lookup has found an inode without asking.
+    pub(crate) fn note_answered(&mut self) {
+        self.answered = self.answered.saturating_add(1);
+    }
+
+    /// Names are listed for a program, without their attributes.
+    pub(crate) fn note_listed(&mut self) {
+        if self.listed == Listed::No {
+            let is_first = self.cookie == 0;
+            self.listed = if is_first { Listed::FromTheFirst } else { Listed::FromTheMiddle };
+        }
+    }
+
+    /// A page of names has come that was asked for after one cookie and ends with another one; `None`
+    /// if it was the last.
+    fn note_page(&mut self, after: u64, last: Option<u64>) {
+        // Others may have asked for the same page.
+        if after != self.cookie {
+            return;
+        }
+        (self.cookie, self.wished) = (last.unwrap_or(0), None);
+        if last.is_none() {
+            self.listed = match self.listed {
+                Listed::FromTheMiddle => Listed::FromTheFirst,
+                Listed::FromTheFirst | Listed::No => Listed::No,
+            };
+        }
+    }
+
+    /// A page was refused: who looks names up may not list them.
+    fn note_refused(&mut self) {
+        self.listed = Listed::No;
+    }
+
+    /// Nobody waits any more for the page after this cookie.
+    fn give_up(&mut self, cookie: u64) {
+        self.wished = self.wished.filter(|wished| *wished != cookie);
+    }
+}
+
+/// A page that is under way. Without an answer, as when nobody waits for it any more, it is given up.
+pub(crate) struct PageUnderWay<'a> {
+    directory: &'a CachedInode,
+    cookie: Option<u64>,
+}
+
+impl<'a> PageUnderWay<'a> {
+    pub(crate) fn new(directory: &'a CachedInode, wish: PageWish) -> PageUnderWay<'a> {
+        PageUnderWay { directory, cookie: Some(wish.cookie) }
+    }
+
+    /// It has come.
+    pub(crate) fn come(mut self) {
+        self.cookie = None;
+    }
+
+    /// It was refused: who looks names up may not list them. It is not asked for again soon.
+    pub(crate) fn refused(mut self) {
+        self.cookie = None;
+        self.directory.lock().dentries.pages().note_refused();
+    }
+}
+
+impl Drop for PageUnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(cookie) = self.cookie {
+            self.directory.lock().dentries.pages().give_up(cookie);
+        }
+    }
 }
 
 /// Most often that what earns a guess is doubled.
@@ -133,7 +277,7 @@ impl Cache {
         let directory = self.inode(parent);
         let mut state = directory.lock();
         let next = page.entries.last().filter(|_| !page.end);
-        state.dentries.note_page(cookie, next.map(|last| last.cookie));
+        state.dentries.pages().note_page(cookie, next.map(|last| last.cookie));
         if is_all && state.has(Bits::NEGATIVE) && state.dentries.has_learned_all(asked) {
             state.dentries.set_complete(true);
         }
@@ -143,6 +287,102 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_are_asked_for_more_and_more_seldom() {
+        let mut pages = Pages::default();
+        let mut asked = Vec::new();
+        for name in 1..40 {
+            if let Some(PageWish { cookie, size, is_guess: false }) = pages.wish(|| None) {
+                let count = asked.len() as u64;
+                asked.push((name, cookie, size));
+                pages.note_page(cookie, (count < 2).then_some(count + 7));
+            }
+        }
+        use PageSize::{Large, Small};
+        let of_size =
+            [(2, 0, Small), (5, 7, Large), (10, 8, Large), (19, 0, Large), (36, 0, Large)];
+        assert_eq!(asked, of_size);
+        let many = (0..100_000).filter(|_| pages.wish(|| None).is_some()).count();
+        assert!((90..110).contains(&many), "{many}");
+    }
+
+    /// The next page that is asked for: after how many names, and after which cookie.
+    fn wish(pages: &mut Pages) -> (u32, u64) {
+        (1..5000).find_map(|n| Some((n, pages.wish(|| None)?.cookie))).unwrap()
+    }
+
+    /// Has the next page come. Returns after how many names.
+    fn next(pages: &mut Pages) -> u32 {
+        let (misses, cookie) = wish(pages);
+        pages.note_page(cookie, Some(cookie + 7));
+        misses
+    }
+
+    #[test]
+    fn pages_that_are_worth_it_are_asked_for_sooner() {
+        let mut pages = Pages::default();
+        let asked: Vec<u32> = (0..6).map(|_| next(&mut pages)).collect();
+        assert_eq!(asked, [2, 3, 5, 9, 17, 33]);
+        (0..ANSWERED_MANY).for_each(|_| pages.note_answered());
+        assert_eq!([next(&mut pages), next(&mut pages)], [3, 129], "the next one was not");
+        pages.note_listed();
+        assert_eq!([next(&mut pages), next(&mut pages)], [9, 9]);
+        // Others look names up while it is under way, and it comes twice.
+        let (misses, cookie) = wish(&mut pages);
+        assert_eq!((misses, wish(&mut pages)), (9, (1025, cookie)));
+        pages.note_page(cookie, Some(99));
+        pages.note_page(cookie, None);
+        assert_eq!(wish(&mut pages), (9, 99));
+        pages.note_page(99, Some(100));
+        pages.note_refused();
+        assert_eq!(next(&mut pages), 1025);
+        pages.note_listed();
+        let (_, cookie) = wish(&mut pages);
+        pages.note_page(cookie, None);
+        assert_eq!(wish(&mut pages), (9, 0), "those before it have not come since");
+        pages.note_page(0, None);
+        assert_eq!(next(&mut pages), 1025, "all have come");
+        // A directory of one page: it is not under way for ever.
+        let mut small = Pages::default();
+        for _ in 0..9 {
+            small.note_listed();
+            let (misses, cookie) = wish(&mut small);
+            assert!(misses <= 9, "{misses}");
+            small.note_page(cookie, None);
+        }
+    }
+
+    #[test]
+    fn a_page_that_nobody_waits_for_is_asked_for_again() {
+        let directory = CachedInode::new(Ino(7));
+        let wish = || {
+            let mut state = directory.lock();
+            let pages = state.dentries.pages();
+            pages.note_listed();
+            (1..5000).find_map(|n| Some((n, pages.wish(|| None)?))).unwrap()
+        };
+        for _ in 0..4 {
+            drop(PageUnderWay::new(&directory, wish().1));
+        }
+        let (misses, asked) = wish();
+        assert_eq!(misses, 9);
+        PageUnderWay::new(&directory, asked).refused();
+        assert_eq!(wish().0, 33);
+    }
+
+    #[test]
+    fn only_the_first_lookup_is_a_guess() {
+        let mut pages = Pages::default();
+        let mut asked = Vec::new();
+        for name in 1..10 {
+            if let Some(wish) = pages.wish(|| Some(PageSize::Small)) {
+                asked.push((name, wish.size, wish.is_guess));
+            }
+        }
+        let large = |name| (name, PageSize::Large, false);
+        assert_eq!(asked, [(1, PageSize::Small, true), large(4), large(9)]);
+    }
 
     /// Directories of which a page is of use, and others in which it lacks the name, in turns.
     #[test]

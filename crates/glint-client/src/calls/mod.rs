@@ -334,7 +334,7 @@ impl<T: Transport> Vfs for Client<T> {
         }
         self.note_listing(file.ino, cookie == 0, &page.entries);
         if !plus && self.has_locks() {
-            self.cache.inode(file.ino).lock().dentries.note_listed();
+            self.cache.inode(file.ino).lock().dentries.pages().note_listed();
         }
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {

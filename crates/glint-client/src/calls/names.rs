@@ -2,7 +2,7 @@
 
 use crate::cache::attrs::Tick;
 use crate::cache::negative::removed;
-use crate::cache::pages::PageWish;
+use crate::cache::pages::{PageUnderWay, PageWish};
 use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
@@ -36,19 +36,21 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let (directory, guesses) = (self.cache.inode(parent), &self.cache.page_guesses);
-        let wish = directory.lock().dentries.page_to_ask_for(|| guesses.take())?;
+        let wish = directory.lock().dentries.pages().wish(|| guesses.take())?;
+        let under_way = PageUnderWay::new(&directory, wish);
         let PageWish { cookie, size, is_guess } = wish;
         let bytes_max = size.bytes();
         let request = MdsRequest::Readdir { ino: parent, cookie, bytes_max, plus: true };
         let asked = Tick::ask();
         let known = match self.ask(caller, &request).await {
             Ok(MdsReply::Dir(page)) => {
+                under_way.come();
                 self.cache.learn_page(parent, cookie, &page, asked);
                 self.lookup_locally(caller, parent, name)
             }
             // Whoever may look names up may not be allowed to list them.
             Err(Errno::EACCES | Errno::EPERM) => {
-                directory.lock().dentries.note_refused();
+                under_way.refused();
                 None
             }
             _ => None,
