@@ -36,6 +36,7 @@ pub(crate) mod testing {
         has_epochs: bool,
         names: Mutex<Vec<(Ino, Vec<u8>)>>,
         all_names: Mutex<usize>,
+        unused: Mutex<Vec<Ino>>,
     }
 
     impl TestKernel {
@@ -61,6 +62,11 @@ pub(crate) mod testing {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
+
+        /// Inodes that it was asked to forget since this was called last.
+        pub(crate) fn take_unused(&self) -> Vec<Ino> {
+            std::mem::take(&mut *self.unused.lock())
+        }
     }
 
     impl Kernel for TestKernel {
@@ -74,7 +80,8 @@ pub(crate) mod testing {
             self.names.lock().push((parent, name.to_vec()));
         }
 
-        fn forget_unused(&self, _: &[Ino]) -> bool {
+        fn forget_unused(&self, inos: &[Ino]) -> bool {
+            self.unused.lock().extend(inos);
             true
         }
 

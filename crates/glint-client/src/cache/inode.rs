@@ -15,6 +15,7 @@ use crate::cache::inode::bits::InodeBits;
 use crate::cache::inode::names::{InodeNames, Name};
 use crate::cache::inode::rare::{Rare, blank};
 use crate::cache::pins::Pins;
+use crate::cache::prune::NextAsk;
 use crate::data::capabilities::Capabilities;
 use crate::data::file_data::{BLOCK_BYTES, FileData};
 use crate::data::prefetch::plan::PrefetchPlan;
@@ -72,6 +73,8 @@ pub(crate) struct CachedInode {
     pub(crate) ino: Ino,
     /// Among those that nobody needs, perhaps: see `idle.rs`.
     pub(crate) is_listed: AtomicBool,
+    /// When the kernel may be asked to forget it.
+    pub(crate) next_ask: NextAsk,
     state: Monitor<InodeState>,
 }
 
@@ -108,7 +111,12 @@ impl CachedInode {
             pins: Pins::default(),
             rare: Rare::default(),
         };
-        CachedInode { ino, is_listed: AtomicBool::new(false), state: Monitor::new(state) }
+        CachedInode {
+            ino,
+            is_listed: AtomicBool::new(false),
+            next_ask: NextAsk::default(),
+            state: Monitor::new(state),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, InodeState> {

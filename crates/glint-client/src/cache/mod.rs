@@ -357,6 +357,7 @@ impl Cache {
         let Some(inode) = self.find(ino) else { return };
         let mut state = inode.lock();
         if state.pins.forget_lookups(lookups) {
+            inode.next_ask.forgotten();
             drop(state);
             self.note_idle(&inode);
         }

@@ -1,28 +1,57 @@
 //! The kernel keeps inodes for as long as it has memory, and what it keeps is known here. So it is
 //! asked to forget when that is too many.
+//!
+//! Invariants:
+//! - An inode that the kernel does not forget, because a program watches it or works in it, is asked
+//!   for after twice as many rounds each time. So an idle mount asks for next to nothing, however
+//!   many of them there are.
+//! - While nothing is asked for, and not more becomes known, the inodes are not even looked at in
+//!   each round.
 
+use crate::cache::inode::CachedInode;
 use crate::cache::{Cache, SHARDS};
 use glint_proto::Ino;
 use glint_proto::limits::KNOWN_INODES_MAX;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Inodes that the kernel is asked to forget in one message: what a pipe of it takes in pages.
 const BATCH: usize = 1024;
+/// Doublings of the rounds after which the kernel is asked again for an inode.
+const IN_VAIN_MAX: u32 = 9;
+/// Doublings of the rounds after which inodes are looked at again, where none was asked for.
+const PAUSE_MAX: u32 = 5;
+/// What more must be known than when they were looked at last for that to be done at once: this part.
+const MORE: usize = 128;
 
 /// How much the kernel may keep.
 pub(crate) struct KernelMemory {
     /// Inodes above which the kernel is asked to forget some.
     inodes_max: AtomicUsize,
-    /// Whether somebody asks it just now.
-    is_asked: AtomicBool,
+    asking: Mutex<Asking>,
+}
+
+/// A round in which the kernel may be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Round(u32);
+
+#[derive(Default)]
+struct Asking {
+    /// Somebody asks it just now.
+    is_asked: bool,
+    /// Rounds so far, and those before it is asked again.
+    round: u32,
+    pause: u32,
+    /// How often nothing was asked for, one time after the other.
+    in_vain: u32,
+    /// Inodes that were known when it was asked last.
+    known: usize,
 }
 
 impl Default for KernelMemory {
     fn default() -> KernelMemory {
-        KernelMemory {
-            inodes_max: AtomicUsize::new(KNOWN_INODES_MAX),
-            is_asked: AtomicBool::new(false),
-        }
+        KernelMemory { inodes_max: AtomicUsize::new(KNOWN_INODES_MAX), asking: Mutex::default() }
     }
 }
 
@@ -37,56 +66,211 @@ impl KernelMemory {
         self.inodes_max.load(Ordering::Relaxed)
     }
 
-    /// Begins to ask the kernel, unless that is being done.
-    pub(crate) fn begin_to_ask(&self) -> bool {
-        !self.is_asked.swap(true, Ordering::AcqRel)
+    /// Begins a round in which more inodes are `known` than may be. Returns it if the kernel is to be
+    /// asked now; [`end_to_ask`](KernelMemory::end_to_ask) follows then.
+    pub(crate) fn begin_to_ask(&self, known: usize) -> Option<Round> {
+        let mut asking = self.asking.lock();
+        asking.round = asking.round.wrapping_add(1);
+        if known > asking.known + asking.known / MORE {
+            (asking.pause, asking.in_vain) = (0, 0);
+        }
+        if asking.is_asked || asking.pause > 0 {
+            asking.pause = asking.pause.saturating_sub(1);
+            return None;
+        }
+        (asking.is_asked, asking.known) = (true, known);
+        Some(Round(asking.round))
     }
 
-    /// The kernel was asked.
-    pub(crate) fn end_to_ask(&self) {
-        self.is_asked.store(false, Ordering::Release);
+    /// The kernel was asked for so many inodes.
+    pub(crate) fn end_to_ask(&self, inodes: usize) {
+        let mut asking = self.asking.lock();
+        asking.is_asked = false;
+        match inodes {
+            0 => {
+                asking.pause = 1 << asking.in_vain;
+                asking.in_vain = (asking.in_vain + 1).min(PAUSE_MAX);
+            }
+            _ => (asking.pause, asking.in_vain) = (0, 0),
+        }
+    }
+}
+
+/// When the kernel may be asked for an inode again: the round, and how often it was asked in vain.
+#[derive(Default)]
+pub(crate) struct NextAsk(AtomicU32);
+
+impl NextAsk {
+    const IN_VAIN: u32 = 0xf;
+
+    /// Whether it may be asked in this round.
+    fn is_due(&self, Round(round): Round) -> bool {
+        let next = self.0.load(Ordering::Relaxed);
+        // Rounds are counted in the bits that are left, and begin anew after some months.
+        let wait = (next & !Self::IN_VAIN).wrapping_sub(round << Self::IN_VAIN.count_ones());
+        let longest = 1 << (IN_VAIN_MAX + Self::IN_VAIN.count_ones());
+        next & Self::IN_VAIN == 0 || wait == 0 || wait > longest
+    }
+
+    /// It is asked in this round.
+    fn note_asked(&self, Round(round): Round) {
+        let in_vain = self.0.load(Ordering::Relaxed) & Self::IN_VAIN;
+        let next = round.wrapping_add(1 << in_vain) << Self::IN_VAIN.count_ones();
+        self.0.store(next | (in_vain + 1).min(IN_VAIN_MAX), Ordering::Relaxed);
+    }
+
+    /// It has forgotten the inode.
+    pub(crate) fn forgotten(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
 impl Cache {
     /// Asks the kernel to forget as many inodes as are known above `limit`: of one part after the
-    /// other those whose locks are oldest. May wait for requests under way.
-    pub(crate) fn prune(&self, limit: usize) {
-        let mut excess = self.len().saturating_sub(limit);
+    /// other those whose locks are oldest. May wait for requests under way. Returns how many inodes it
+    /// was asked for.
+    pub(crate) fn prune(&self, limit: usize, round: Round) -> usize {
+        let excess = self.len().saturating_sub(limit);
+        let mut asked = 0;
         for _ in 0..SHARDS {
             // A scan may find more in a round than a part has.
-            match self.prune_next(excess) {
-                Some(asked) if asked < excess => excess -= asked,
-                _ => return,
+            match self.prune_next(excess - asked, round) {
+                Some(more) => asked += more,
+                None => break,
+            }
+            if asked == excess {
+                break;
             }
         }
+        asked
     }
 
     /// Asks the kernel to forget inodes of the next part, at most so many. Returns how many that
     /// are; `None` if it cannot be asked.
-    fn prune_next(&self, excess: usize) -> Option<usize> {
+    fn prune_next(&self, excess: usize, round: Round) -> Option<usize> {
         let kernel = self.kernel()?;
         let shard = self.next_pruned.fetch_add(1, Ordering::Relaxed);
-        let mut found: Vec<(u64, Ino)> = Vec::new();
+        let mut found: Vec<(u64, Arc<CachedInode>)> = Vec::new();
         for inode in self.of_shard(shard) {
-            if let Some(state) = inode.try_lock()
-                && state.pins.has_lookups()
-                && !state.pins.is_open()
+            let granted = || {
+                let state = inode.try_lock()?;
+                let is_unused = state.pins.has_lookups() && !state.pins.is_open();
+                is_unused.then(|| state.granted())
+            };
+            if inode.next_ask.is_due(round)
+                && let Some(granted) = granted()
             {
-                found.push((state.granted(), inode.ino));
+                found.push((granted, inode));
             }
         }
-        found.sort_unstable();
+        found.sort_unstable_by_key(|(granted, inode)| (*granted, inode.ino));
         // In every second round all of them: the oldest may be in use for ever.
         let lap = shard / SHARDS;
         let some = if lap.is_multiple_of(2) { found.len().div_ceil(2) } else { found.len() };
         let some = some.min(excess);
         for part in found[..some].chunks(BATCH) {
-            let inos: Vec<Ino> = part.iter().map(|(_, ino)| *ino).collect();
+            // Before it forgets them.
+            part.iter().for_each(|(_, inode)| inode.next_ask.note_asked(round));
+            let inos: Vec<Ino> = part.iter().map(|(_, inode)| inode.ino).collect();
             if !kernel.forget_unused(&inos) {
                 return None;
             }
         }
         Some(some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::attrs::Tick;
+    use crate::kernel::testing::TestKernel;
+    use glint_proto::{Attr, Timestamp};
+    use std::collections::HashSet;
+
+    const LIMIT: usize = 10;
+    /// Rounds of a minute.
+    const MINUTE: usize = 600;
+
+    /// A mount whose kernel keeps more inodes than it may.
+    struct Mount {
+        cache: Cache,
+        kernel: Arc<TestKernel>,
+        memory: KernelMemory,
+        /// How often the inodes were looked at.
+        looked: usize,
+    }
+
+    impl Mount {
+        fn new() -> Mount {
+            let (cache, kernel) = (Cache::new(Arc::default()), Arc::<TestKernel>::default());
+            cache.set_kernel(kernel.clone());
+            Mount { cache, kernel, memory: KernelMemory::default(), looked: 0 }
+        }
+
+        fn look_up(&self, inos: std::ops::Range<u64>) {
+            for ino in inos.map(Ino) {
+                let attr = Attr::new(ino, 0o100_644, Timestamp::default());
+                self.cache.learn_name(Ino::ROOT, &ino.0.to_le_bytes(), &attr, Tick::ask(), true);
+            }
+        }
+
+        /// What the kernel is asked for in so many rounds.
+        fn asked_in(&mut self, rounds: usize) -> Vec<Ino> {
+            for _ in 0..rounds {
+                if self.cache.len() > LIMIT
+                    && let Some(round) = self.memory.begin_to_ask(self.cache.len())
+                {
+                    self.looked += 1;
+                    self.memory.end_to_ask(self.cache.prune(LIMIT, round));
+                }
+            }
+            self.kernel.take_unused()
+        }
+    }
+
+    #[test]
+    fn an_idle_mount_asks_for_next_to_nothing() {
+        let mut mount = Mount::new();
+        mount.look_up(100..1100);
+        let first = mount.asked_in(MINUTE);
+        assert_eq!(first.iter().collect::<HashSet<_>>().len(), 1000, "each is asked for");
+        assert!(first.len() < 11 * 1000, "{}", first.len());
+        mount.looked = 0;
+        let later = mount.asked_in(10 * MINUTE);
+        assert!((5_000..15_000).contains(&later.len()), "{}", later.len());
+        assert!(mount.looked < 10 * MINUTE / 10, "{}", mount.looked);
+    }
+
+    #[test]
+    fn what_becomes_known_is_asked_for_beside_what_is_in_use() {
+        let mut mount = Mount::new();
+        mount.look_up(100..1100);
+        mount.asked_in(MINUTE);
+        mount.look_up(2000..2100);
+        let asked: HashSet<_> = mount.asked_in(4).into_iter().collect();
+        assert!((2000..2100).all(|ino| asked.contains(&Ino(ino))), "{}", asked.len());
+        // What the kernel forgot, and is told of again, is as new.
+        mount.asked_in(MINUTE);
+        mount.cache.forget(Ino(2000), 1);
+        mount.look_up(2000..2001);
+        assert!(mount.asked_in(2 << PAUSE_MAX).contains(&Ino(2000)));
+    }
+
+    #[test]
+    fn rounds_begin_anew() {
+        let next = NextAsk::default();
+        for begin in [0, 1 << 28, u32::MAX - 7] {
+            let at = |round: u32| Round(begin.wrapping_add(round));
+            next.forgotten();
+            for round in 0..20_000 {
+                let was_asked = [0, 1, 3, 7, 15, 31, 63, 127, 255, 511].contains(&round)
+                    || (round > 511 && (round - 511) % 512 == 0);
+                assert_eq!(next.is_due(at(round)), was_asked, "{round} of {begin}");
+                if was_asked {
+                    next.note_asked(at(round));
+                }
+            }
+        }
     }
 }

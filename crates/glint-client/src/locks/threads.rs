@@ -224,11 +224,14 @@ impl<T: Transport> Client<T> {
         let limit = self.kernel_memory.inodes_max();
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
         self.cache.shrink(limit, &self.locks.returns, is_unstable);
-        if self.cache.len() > limit && self.kernel_memory.begin_to_ask() {
+        let known = self.cache.len();
+        if known > limit
+            && let Some(round) = self.kernel_memory.begin_to_ask(known)
+        {
             let client = self.clone();
             let pruning = blocking::unblock(move || {
-                client.cache.prune(limit);
-                client.kernel_memory.end_to_ask();
+                let asked = client.cache.prune(limit, round);
+                client.kernel_memory.end_to_ask(asked);
             });
             pruning.detach();
         }
