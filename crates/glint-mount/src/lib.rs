@@ -19,8 +19,8 @@ mod transport;
 
 pub use error::MountError;
 pub use mountpoint::{
-    FS_TYPE, MountOptions, MountedAt, check_rights, holder_elsewhere, is_dead, mounted_at, mounts,
-    prepare, remount, unmount,
+    FS_TYPE, MountOptions, MountedAt, check_rights, holder_elsewhere, is_dead, mount_showing,
+    mounted_at, mounts, prepare, remount, unmount,
 };
 pub use null::NullFs;
 pub use rustix::mount::MountFlags;

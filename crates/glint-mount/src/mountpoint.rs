@@ -33,6 +33,10 @@ impl Default for MountOptions {
 /// A mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountedAt {
+    /// The kernel's number of the mount in this namespace.
+    pub id: u64,
+    /// Number of the mount that it is mounted on.
+    pub parent: u64,
     /// Source.
     pub source: String,
     /// Directory of the file system that is seen there: its root, but with bind mounts.
@@ -76,7 +80,7 @@ fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// All mounts of this namespace, in order.
+/// All mounts of this namespace, in the kernel's order, also those that others hide.
 pub fn mounts() -> Vec<MountedAt> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     text.lines().filter_map(parse_mount).collect()
@@ -85,7 +89,9 @@ pub fn mounts() -> Vec<MountedAt> {
 /// A line of mountinfo, as proc_pid_mountinfo(5) describes it.
 fn parse_mount(line: &str) -> Option<MountedAt> {
     let (mount, file_system) = line.split_once(" - ")?;
-    let mut mount = mount.split(' ').skip(2);
+    let mut mount = mount.split(' ');
+    let id = mount.next()?.parse().ok()?;
+    let parent = mount.next()?.parse().ok()?;
     let device = mount.next()?.to_owned();
     let root = PathBuf::from(unescape(mount.next()?));
     let path = PathBuf::from(unescape(mount.next()?));
@@ -94,7 +100,30 @@ fn parse_mount(line: &str) -> Option<MountedAt> {
     let kind = file_system.next()?.to_owned();
     let source = unescape(file_system.next()?);
     let options = format!("{own},{}", file_system.next()?);
-    Some(MountedAt { source, root, path, kind, options, device })
+    Some(MountedAt { id, parent, source, root, path, kind, options, device })
+}
+
+/// Returns the one of all `mounts` that shows an absolute path without links: the one to which the
+/// kernel comes when it goes along that path. Mounts below others on the same directory, and those
+/// on a directory that another mount hides, are never it, however long their paths are.
+pub fn mount_showing<'a>(mounts: &'a [MountedAt], path: &Path) -> Option<&'a MountedAt> {
+    // The root of this process has its mount on one that is not in the list.
+    let is_first = |mount: &MountedAt| mounts.iter().all(|other| other.id != mount.parent);
+    let mut shown: Option<&MountedAt> = None;
+    // Each step leads to a mount on the last one.
+    for _ in mounts {
+        let is_on = |mount: &&MountedAt| match shown {
+            Some(below) => mount.parent == below.id && mount.id != below.id,
+            None => mount.id == mount.parent || is_first(mount),
+        };
+        let on_the_way = mounts.iter().rev().filter(is_on);
+        let on_the_way = on_the_way.filter(|mount| path.starts_with(&mount.path));
+        match on_the_way.min_by_key(|mount| mount.path.components().count()) {
+            Some(next) => shown = Some(next),
+            None => break,
+        }
+    }
+    shown
 }
 
 /// The topmost mount exactly at `path`.
@@ -259,9 +288,44 @@ mod tests {
         assert_eq!(unescape(r"/plain\"), r"/plain\");
         let line = r"36 35 0:44 / /mnt/a\040b rw,nosuid shared:1 - fuse.glint host:1 ro,user_id=0";
         let mount = parse_mount(line).unwrap();
+        assert_eq!((mount.id, mount.parent), (36, 35));
         assert_eq!((mount.path, mount.kind), ("/mnt/a b".into(), "fuse.glint".into()));
         assert_eq!((mount.device, mount.source), ("0:44".into(), "host:1".into()));
         assert_eq!(mount.options, "rw,nosuid,ro,user_id=0");
+    }
+
+    #[test]
+    fn a_path_is_shown_by_the_topmost_mount_on_the_way_to_it() {
+        let mounts = |text: &str| -> Vec<MountedAt> {
+            let line = |line: &str| {
+                let [id, parent, path] = line.split(' ').collect::<Vec<_>>()[..] else { panic!() };
+                parse_mount(&format!("{id} {parent} 0:{id} / {path} rw - fuse.glint s rw"))
+            };
+            text.split(',').map(|text| line(text).unwrap()).collect()
+        };
+        for (all, path, expected) in [
+            ("1 0 /,2 1 /mnt/g", "/mnt/g/x", Some(2)),
+            ("1 0 /,2 1 /mnt/g", "/mnt/gx", Some(1)),
+            // Two on one directory, in any order of the lines.
+            ("1 0 /,2 1 /mnt/g,3 2 /mnt/g", "/mnt/g", Some(3)),
+            ("1 0 /,3 2 /mnt/g,2 1 /mnt/g", "/mnt/g/x", Some(3)),
+            // One on a directory above it, before and after it.
+            ("1 0 /,2 1 /mnt/g,3 1 /mnt", "/mnt/g/x", Some(3)),
+            ("1 0 /,3 1 /mnt,2 3 /mnt/g", "/mnt/g/x", Some(2)),
+            ("1 0 /,2 1 /mnt/g,3 1 /mnt,4 3 /mnt/g/a", "/mnt/g/a", Some(4)),
+            ("1 0 /,2 1 /mnt/g,4 2 /mnt/g/a,3 2 /mnt/g", "/mnt/g/a", Some(3)),
+            // Over the root, and a root that is on itself.
+            ("1 1 /,2 1 /mnt/g,3 1 /", "/mnt/g", Some(3)),
+            // A process whose root is no mount.
+            ("7 5 /mnt/g", "/mnt/g/x", Some(7)),
+            ("7 5 /mnt/g", "/mnt", None),
+            // What the kernel never says leads to an end, too.
+            ("7 5 /,8 9 /a,9 8 /a", "/a", Some(7)),
+        ] {
+            let all = mounts(all);
+            let shown = mount_showing(&all, Path::new(path)).map(|mount| mount.id);
+            assert_eq!(shown, expected, "{path} {all:?}");
+        }
     }
 
     #[test]

@@ -95,11 +95,9 @@ impl Target {
         }
         // First of all as it is written: nothing must be looked up in a mount that waits.
         for path in [std::path::absolute(said).unwrap_or_default(), resolve(Path::new(said))] {
-            let within = |mount: &MountedAt| path.starts_with(&mount.path);
             let all = glint_mount::mounts();
-            let innermost = all.iter().rev().filter(|mount| within(mount));
-            let innermost = innermost.max_by_key(|mount| mount.path.as_os_str().len());
-            if let Some(mount) = innermost.filter(|mount| mount.kind == glint_mount::FS_TYPE) {
+            let shown = glint_mount::mount_showing(&all, &path);
+            if let Some(mount) = shown.filter(|mount| mount.kind == glint_mount::FS_TYPE) {
                 return Ok(Target::Mount(mount.path.clone()));
             }
         }

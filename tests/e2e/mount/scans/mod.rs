@@ -9,6 +9,7 @@ mod changing;
 mod du;
 mod find;
 mod ls;
+mod places;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -9,7 +9,7 @@ mod walk;
 
 pub(crate) use options::Args;
 
-use super::tree::{Place, Tree, until_stopped};
+use super::tree::{NoPlace, Place, Tree, until_stopped};
 use crate::CommandResult;
 use glint_proto::{Attr, Errno};
 use report::DuReport;
@@ -73,22 +73,19 @@ async fn find(
         report.fail(Refused::Access, b"", Errno::ENOENT);
         return None;
     }
-    let place = Place::find(said).map_err(|why| report.say(&why)).ok()?;
+    let tell_missing = |why| match why {
+        NoPlace::Refused(error) => report.fail(Refused::Access, &path, error),
+        NoPlace::Told(why) => report.say(&why),
+    };
+    let place = Place::find(said).map_err(tell_missing).ok()?;
     let system = systems.entry(place.address.clone()).or_insert_with(|| {
         let tree = Tree::connect(&place.address, "du").map_err(|why| report.say(&why)).ok()?;
         Some(FileSystem { tree, seen: SeenInodes::default() })
     });
     let FileSystem { tree, seen } = system.as_mut()?;
-    match tree.resolve(&place).await {
-        Ok((attr, _)) => {
-            seen.starts.insert(attr.ino);
-            Some(Start { address: place.address, path, attr })
-        }
-        Err(error) => {
-            report.fail(Refused::Access, &path, error);
-            None
-        }
-    }
+    let (attr, _) = tree.resolve(&place).await.map_err(tell_missing).ok()?;
+    seen.starts.insert(attr.ino);
+    Some(Start { address: place.address, path, attr })
 }
 
 /// A starting point as du(1) prints it: with one slash at its end, where more were said.

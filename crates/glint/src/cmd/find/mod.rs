@@ -10,16 +10,15 @@ mod print;
 mod test;
 mod walk;
 
-use super::tree::{Place, Tree, without_number};
+use super::tree::{NoPlace, Place, Tree, without_number};
 use crate::{CommandResult, Usage};
 use action::Action;
-use glint_proto::{Errno, Ino, Timestamp};
+use glint_proto::{Errno, Timestamp};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use walk::{Sink, Walk};
 
@@ -69,6 +68,13 @@ impl Terminal {
         self.note_failure();
         self.tell(why);
     }
+
+    fn tell_missing(&self, path: &[u8], why: NoPlace) {
+        match why {
+            NoPlace::Refused(error) => self.fail(path, error),
+            NoPlace::Told(why) => self.say(&why),
+        }
+    }
 }
 
 impl Sink for Terminal {
@@ -106,11 +112,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let place = match Place::find(start) {
             Ok(place) => place,
             Err(why) => {
-                terminal.say(&why);
+                terminal.tell_missing(path, why);
                 continue;
             }
         };
-        if !place.is_in_mount && call.actions.iter().any(Action::needs_mount) {
+        if !place.is_in_mount() && call.actions.iter().any(Action::needs_mount) {
             terminal.say(&format!(
                 "{}: -exec needs a path in a mount, which the command can open",
                 start.to_string_lossy()
@@ -127,16 +133,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let Some(tree) = tree else { continue };
         let goes_on = runtime.block_on(async {
             match tree.resolve(&place).await {
-                Ok((attr, _)) if !is_shown(start, &place, attr.ino) => {
-                    let start = start.to_string_lossy();
-                    terminal.say(&format!("{start}: the mount shows another file there"));
-                    true
-                }
                 Ok((attr, parent)) => {
                     Walk::new(&call, tree, &terminal).run(path, attr, parent).await
                 }
-                Err(error) => {
-                    terminal.fail(path, error);
+                Err(why) => {
+                    terminal.tell_missing(path, why);
                     true
                 }
             }
@@ -146,18 +147,4 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     }
     Ok(ExitCode::from(u8::from(terminal.failed.get())))
-}
-
-/// Whether a starting point in a mount is the file that was found at the servers. Else the mount shows
-/// a part of the file system that this command does not know of.
-fn is_shown(start: &OsStr, place: &Place, ino: Ino) -> bool {
-    if !place.is_in_mount {
-        return true;
-    }
-    let shown = match place.is_directory {
-        true => std::fs::metadata(start),
-        false => std::fs::symlink_metadata(start),
-    };
-    // Whoever may not look there is told so by the servers.
-    shown.map_or(true, |shown| shown.ino() == ino.0)
 }

@@ -9,12 +9,12 @@ mod walk;
 
 pub(crate) use options::Args;
 
-use super::tree::{Place, Tree, until_stopped};
+use super::tree::{NoPlace, Place, Tree, until_stopped};
 use crate::CommandResult;
 use entry::{LsCall, LsDirectory, LsEntry, Shown};
 use futures_util::StreamExt;
 use glint_client::ScannedEntry;
-use glint_proto::{Attr, Errno, FileType, FsResult, Ino, Layout, Timestamp};
+use glint_proto::{Attr, Errno, FileType, Ino, Layout, Timestamp};
 use line::LinePrinter;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -66,7 +66,7 @@ async fn list(call: &LsCall, paths: &[OsString], output: &mut LsOutput) {
         let place = match Place::find(path) {
             Ok(place) => place,
             Err(why) => {
-                output.console.say(SERIOUS, &why);
+                tell_missing(path, why, output);
                 continue;
             }
         };
@@ -85,7 +85,7 @@ async fn list(call: &LsCall, paths: &[OsString], output: &mut LsOutput) {
     while let Some((said, result)) = looked_up.next().await {
         match result {
             Ok(one) => found.push(one),
-            Err(error) => output.fail(SERIOUS, "cannot access", said.as_bytes(), error),
+            Err(why) => tell_missing(said, why, output),
         }
     }
     drop(looked_up);
@@ -123,13 +123,21 @@ async fn list(call: &LsCall, paths: &[OsString], output: &mut LsOutput) {
     }
 }
 
+/// Tells of a path of the command line that was not found.
+fn tell_missing(said: &OsStr, why: NoPlace, output: &LsOutput) {
+    match why {
+        NoPlace::Refused(error) => output.fail(SERIOUS, "cannot access", said.as_bytes(), error),
+        NoPlace::Told(why) => output.console.say(SERIOUS, &why),
+    }
+}
+
 /// Looks a path of the command line up.
 async fn find<'a>(
     call: &LsCall,
     tree: &Tree,
     said: &'a OsStr,
     place: Place,
-) -> FsResult<Found<'a>> {
+) -> Result<Found<'a>, NoPlace> {
     let (mut attr, mut parent) = tree.resolve(&place).await?;
     let is_link = FileType::from_mode(attr.mode) == Some(FileType::Symlink);
     if is_link && call.follows_links {
@@ -140,7 +148,7 @@ async fn find<'a>(
         if let Some(through) = through {
             match tree.resolve(&through).await {
                 Ok(led) => (attr, parent) = led,
-                Err(Errno::EACCES) => return Err(Errno::EACCES),
+                Err(why @ NoPlace::Refused(Errno::EACCES)) => return Err(why),
                 Err(_) => {}
             }
         }
@@ -154,7 +162,7 @@ async fn find<'a>(
 /// Attributes of the directory above a path, if that is the root of the file system: a mount shows
 /// there what it is mounted in.
 fn outside(said: &OsStr, attr: &Attr, tree: &Tree) -> Option<Attr> {
-    let is_in_mount = || Place::find(said).is_ok_and(|place| place.is_in_mount);
+    let is_in_mount = || Place::find(said).is_ok_and(|place| place.is_in_mount());
     if attr.ino != tree.root() || !is_in_mount() {
         return None;
     }

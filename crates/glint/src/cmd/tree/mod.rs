@@ -12,7 +12,7 @@ pub(in crate::cmd) use ahead::{
     Ahead, FoundPage, Keep, KeptEntry, NextPage, TreeDirectory, push_name,
 };
 pub(in crate::cmd) use console::Console;
-pub(in crate::cmd) use place::{Place, without_number};
+pub(in crate::cmd) use place::{NoPlace, Place, without_number};
 pub(in crate::cmd) use searched::{Class, Searched};
 
 use crate::signals::StopSoon;
@@ -58,6 +58,8 @@ pub(in crate::cmd) trait Source {
     async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()>;
 }
 
+/// How often a starting point is looked up that others replace meanwhile.
+const RESOLVED_MAX: usize = 3;
 /// Links that are followed on the way to a starting point, as Linux does it.
 const LINKS_MAX: u32 = 40;
 
@@ -96,14 +98,25 @@ impl Tree {
 
     /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
     /// be a directory; a link that begins at the root of some host leads nowhere here. Returns its
-    /// attributes, and the directory that has its last name, if one has.
-    pub(in crate::cmd) async fn resolve(&self, place: &Place) -> FsResult<(Attr, Option<Ino>)> {
-        let root = self.client.getattr(self.client.root()).await?.attr;
-        let (attr, parent) = self.go(root, &place.names, place.is_directory).await?;
-        match place.is_directory && !attr.is_dir() {
-            true => Err(Errno::ENOTDIR),
-            false => Ok((attr, parent)),
+    /// attributes, and the directory that has its last name, if one has. What a mount shows as
+    /// another file is refused: a mount may have been made with other rights than this command has,
+    /// and begin elsewhere.
+    pub(in crate::cmd) async fn resolve(
+        &self,
+        place: &Place,
+    ) -> Result<(Attr, Option<Ino>), NoPlace> {
+        for _ in 0..RESOLVED_MAX {
+            let root = self.client.getattr(self.client.root()).await?.attr;
+            let (attr, parent) = self.go(root, &place.names, place.is_directory).await?;
+            if place.is_directory && !attr.is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+            // It may have been replaced between the two looks.
+            if place.shows(attr.ino).await? {
+                return Ok((attr, parent));
+            }
         }
+        Err(NoPlace::Told(place.is_shown_as_another()))
     }
 
     /// Goes along a path; a link at its end is followed if `follows`.

@@ -2,10 +2,12 @@
 
 use crate::identity::{SOCKET, of_source};
 use crate::target::resolve;
-use glint_mount::MountedAt;
+use glint_mount::{MountedAt, mount_showing};
 use glint_net::UNIX_PREFIX;
-use std::ffi::OsStr;
+use glint_proto::{Errno, Ino};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A starting point.
@@ -17,11 +19,35 @@ pub(in crate::cmd) struct Place {
     pub(in crate::cmd) names: Vec<Vec<u8>>,
     /// It must be a directory, or a link to one: it was said with a slash after it.
     pub(in crate::cmd) is_directory: bool,
-    /// It was said as a path in a mount.
-    pub(in crate::cmd) is_in_mount: bool,
+    /// The mount in which it was said as a path.
+    mount: Option<ShownBy>,
     /// Why nothing is to be changed there: the mount does not allow it, or has others below that path,
     /// which the servers do not know of.
     pub(in crate::cmd) is_not_changed: Option<String>,
+}
+
+/// A mount that shows a starting point.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct ShownBy {
+    /// The path as it was said.
+    said: OsString,
+    /// The kernel's number of the file system, as MAJOR:MINOR.
+    device: String,
+}
+
+/// Why a starting point was not found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cmd) enum NoPlace {
+    /// As a system call says it of the path.
+    Refused(Errno),
+    /// A reason that names the path.
+    Told(String),
+}
+
+impl From<Errno> for NoPlace {
+    fn from(error: Errno) -> NoPlace {
+        NoPlace::Refused(error)
+    }
 }
 
 pub(in crate::cmd) fn names(path: &[u8]) -> Vec<Vec<u8>> {
@@ -42,8 +68,8 @@ fn on_server(said: &[u8]) -> Option<Place> {
     crate::identity::host_and_port(address).ok()?;
     let (address, path) = (address.to_owned(), &said[end..]);
     let is_directory = leads_on(path);
-    let (names, is_in_mount, is_not_changed) = (names(path), false, None);
-    Some(Place { address, names, is_directory, is_in_mount, is_not_changed })
+    let (names, mount, is_not_changed) = (names(path), None, None);
+    Some(Place { address, names, is_directory, mount, is_not_changed })
 }
 
 /// Address of a `glint up`, which listens only if it was told to.
@@ -69,6 +95,12 @@ fn is_here(said: &Path) -> bool {
     said.components().next().is_some_and(|first| std::fs::symlink_metadata(first).is_ok())
 }
 
+/// Attributes of a path as the kernel shows it; of what a link leads to if it `follows` one.
+fn stat(path: &Path, follows: bool) -> Result<std::fs::Metadata, Errno> {
+    let found = if follows { path.metadata() } else { path.symlink_metadata() };
+    found.map_err(|error| Errno::from_io(&error))
+}
+
 /// The text of an error as find(1) shows it: without its number.
 pub(in crate::cmd) fn without_number(error: &str) -> &str {
     error.split(" (os error").next().unwrap_or(error)
@@ -76,39 +108,38 @@ pub(in crate::cmd) fn without_number(error: &str) -> &str {
 
 impl Place {
     /// Finds a starting point: a path in a mount, or HOST:PORT/PATH.
-    pub(in crate::cmd) fn find(said: &OsStr) -> Result<Place, String> {
+    pub(in crate::cmd) fn find(said: &OsStr) -> Result<Place, NoPlace> {
         let is_directory = leads_on(said.as_bytes());
         let said = Path::new(said);
         if let Some(place) = on_server(said.as_os_str().as_bytes()).filter(|_| !is_here(said)) {
             return Ok(place);
         }
         let path = match is_directory && glint_mount::mounted_at(&absolute(said)).is_none() {
-            true => said.canonicalize().map_err(|error| {
-                let error = error.to_string();
-                format!("{}: {}", said.display(), without_number(&error))
-            })?,
+            true => said.canonicalize().map_err(|error| Errno::from_io(&error))?,
             false => resolve(said),
         };
         let all = glint_mount::mounts();
-        let within = all.iter().rev().filter(|mount| path.starts_with(&mount.path));
-        let innermost = within.max_by_key(|mount| mount.path.as_os_str().len());
-        let mount =
-            innermost.filter(|mount| mount.kind == glint_mount::FS_TYPE).ok_or_else(|| {
-                format!(
-                    "{} is not in a Glint mount; say a path in one, or HOST:PORT/PATH",
-                    said.display()
-                )
-            })?;
+        let shown = mount_showing(&all, &path);
+        let Some(mount) = shown.filter(|mount| mount.kind == glint_mount::FS_TYPE) else {
+            stat(said, is_directory)?;
+            let why = "is not in a Glint mount; say a path in one, or HOST:PORT/PATH";
+            return Err(NoPlace::Told(format!("{} {why}", said.display())));
+        };
         let address = match mount.source.strip_prefix("glint:/") {
-            Some(data) => socket_of_up(Path::new(&format!("/{data}")))?,
+            Some(data) => socket_of_up(Path::new(&format!("/{data}"))),
             None => of_source(&mount.source).map_err(|why| {
                 format!("{}: {why}; say HOST:PORT/PATH, or mount it anew", said.display())
-            })?,
+            }),
         };
+        let address = address.map_err(NoPlace::Told)?;
         let below = path.strip_prefix(&mount.path).unwrap_or(&path);
         let inner = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(below);
         let names = names(inner.as_os_str().as_bytes());
-        let is_below = |other: &&MountedAt| other.path != path && other.path.starts_with(&path);
+        let is_below = |other: &&MountedAt| {
+            other.path != path
+                && other.path.starts_with(&path)
+                && mount_showing(&all, &other.path).is_some_and(|shown| shown.id == other.id)
+        };
         let is_not_changed = match all.iter().find(is_below) {
             _ if mount.options.split(',').any(|option| option == "ro") => {
                 Some("Read-only file system".into())
@@ -118,7 +149,41 @@ impl Place {
             }
             None => None,
         };
-        Ok(Place { address, names, is_directory, is_in_mount: true, is_not_changed })
+        let mount = Some(ShownBy { said: said.into(), device: mount.device.clone() });
+        Ok(Place { address, names, is_directory, mount, is_not_changed })
+    }
+
+    /// Whether it was said as a path in a mount.
+    pub(in crate::cmd) fn is_in_mount(&self) -> bool {
+        self.mount.is_some()
+    }
+
+    /// Says that the mount shows another file than the servers have at this path.
+    pub(super) fn is_shown_as_another(&self) -> String {
+        let said = self.mount.as_ref().map(|mount| mount.said.to_string_lossy());
+        let said = said.unwrap_or_default();
+        format!(
+            "{said}: the mount shows another file there than this command finds; was it mounted \
+             with another certificate?"
+        )
+    }
+
+    /// Whether its mount, if it has one, shows the inode that was found at the servers. Else the mount
+    /// shows a part of the file system that this process does not know of, or is another one by now.
+    pub(super) async fn shows(&self, ino: Ino) -> Result<bool, Errno> {
+        let Some(ShownBy { said, device }) = self.mount.clone() else { return Ok(true) };
+        let follows = self.is_directory;
+        // On another thread: a mount may wait, and Ctrl-C is heard meanwhile.
+        match blocking::unblock(move || stat(Path::new(&said), follows)).await {
+            Ok(shown) => {
+                let number = shown.dev();
+                let shown_at = format!("{}:{}", libc::major(number), libc::minor(number));
+                Ok(shown_at == device && shown.ino() == ino.0)
+            }
+            // The servers decide as whom they see the caller.
+            Err(Errno::EACCES) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 }
 
