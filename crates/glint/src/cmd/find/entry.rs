@@ -1,6 +1,6 @@
 //! A file as the tests of an expression see it.
 
-use glint_proto::{Attr, FileType, FsResult, Ino};
+use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 
 /// A file that was come to, and what is known of it.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub(super) enum Missing {
     Target,
     /// They were asked for, and are not to be had.
     Attributes,
+    /// Whether its owner or its group has a name: looking that up has failed.
+    Name(Errno),
     /// How the action with this number ends.
     Action(usize),
 }

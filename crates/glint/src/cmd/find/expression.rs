@@ -7,7 +7,8 @@ use super::print::Format;
 use super::test::{Comparison, Test, Unit};
 use crate::cmd::tree::c_library::{Pattern, group_id, user_id};
 use crate::cmd::tree::show::TimeOf;
-use glint_proto::{FileType, Timestamp};
+use crate::cmd::tree::without_number;
+use glint_proto::{Errno, FileType, Timestamp};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -323,13 +324,17 @@ impl Parser<'_> {
     fn id(
         &mut self,
         name: &str,
-        find: fn(&str) -> Option<u32>,
+        find: fn(&str) -> Result<Option<u32>, Errno>,
         what: &str,
     ) -> Result<Comparison, String> {
         let text = self.text(name)?;
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = is_number.then(|| text.parse::<u32>().ok()).flatten();
-        let id = find(&text).or(number).map(u64::from);
+        let id = find(&text).map_err(|error| {
+            let error = error.to_string();
+            format!("{name} {text:?}: looking up the {what}: {}", without_number(&error))
+        })?;
+        let id = id.or(number).map(u64::from);
         let id = id.ok_or_else(|| format!("{name} {text:?}: there is no {what} of that name"))?;
         Ok(Comparison::Exactly(id))
     }

@@ -2,8 +2,9 @@
 
 use super::entry::{Entry, Missing};
 use super::print::target;
-use crate::cmd::tree::c_library::{date, group_name, user_name};
-use crate::cmd::tree::show::{named, symbolic};
+use crate::cmd::tree::Names;
+use crate::cmd::tree::c_library::date;
+use crate::cmd::tree::show::symbolic;
 use glint_proto::{Attr, FileType, Timestamp};
 
 /// Six months: dates that are further from now have a year in the place of the hour, and so have
@@ -12,7 +13,12 @@ const RECENT_SECS: i64 = 6 * 30 * 24 * 3600;
 const AHEAD_SECS: i64 = 3600;
 
 /// Adds the line of a file.
-pub(super) fn line(entry: &Entry, now: Timestamp, out: &mut Vec<u8>) -> Result<(), Missing> {
+pub(super) fn line(
+    entry: &Entry,
+    names: &Names,
+    now: Timestamp,
+    out: &mut Vec<u8>,
+) -> Result<(), Missing> {
     let attr = entry.attr()?;
     let target = target(entry)?;
     let text = format!(
@@ -23,7 +29,7 @@ pub(super) fn line(entry: &Entry, now: Timestamp, out: &mut Vec<u8>) -> Result<(
         attr.nlink,
     );
     out.extend_from_slice(text.as_bytes());
-    for name in [named(attr.uid, user_name), named(attr.gid, group_name)] {
+    for name in [names.shown_user(attr.uid), names.shown_group(attr.gid)] {
         let fill = 8usize.saturating_sub(name.len());
         out.extend_from_slice(&name);
         out.resize(out.len() + fill + 1, b' ');
@@ -88,7 +94,7 @@ mod tests {
         let at = |secs| Timestamp { secs, nanos: 0 };
         let shown = |entry: &Entry, now| {
             let mut out = Vec::new();
-            line(entry, at(now), &mut out).unwrap();
+            line(entry, &Names::default(), at(now), &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let begin = "       77      2 -rw-r--r--   1 root     root         1000 Jan 24 ";
@@ -98,6 +104,6 @@ mod tests {
         (attr.mode, attr.rdev) = (libc::S_IFCHR | 0o600, libc::makedev(1, 3) as u32);
         assert!(shown(&file, 2_000_000).contains(" root       1,   3 Jan"), "{}", shown(&file, 0));
         let link = entry(b"l", libc::S_IFLNK | 0o777);
-        assert_eq!(line(&link, at(0), &mut Vec::new()), Err(Missing::Target));
+        assert_eq!(line(&link, &Names::default(), at(0), &mut Vec::new()), Err(Missing::Target));
     }
 }

@@ -1,8 +1,9 @@
 //! How files are printed: the formats of -printf, and JSON.
 
 use super::entry::{Entry, Missing};
-use crate::cmd::tree::c_library::{date, group_name, short, user_name};
-use crate::cmd::tree::show::{TimeOf, json_row, letter_of, named, symbolic};
+use crate::cmd::tree::Names;
+use crate::cmd::tree::c_library::{date, short};
+use crate::cmd::tree::show::{TimeOf, json_row, letter_of, symbolic};
 use glint_proto::{Attr, FileType, Timestamp};
 use std::ffi::CStr;
 
@@ -60,12 +61,17 @@ impl Format {
     }
 
     /// Prints a file.
-    pub(super) fn print(&self, entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
+    pub(super) fn print(
+        &self,
+        entry: &Entry,
+        names: &Names,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Missing> {
         for part in &self.0 {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
                 Part::Field(field, shape) => {
-                    let (value, number) = field.value(entry)?;
+                    let (value, number) = field.value(entry, names)?;
                     shape.print(value, number, out);
                 }
             }
@@ -209,7 +215,7 @@ fn columns(rest: &mut &[u8]) -> Result<Option<usize>, String> {
 
 impl Field {
     /// The value, and how it is a number.
-    fn value(self, entry: &Entry) -> Result<(Vec<u8>, Option<Number>), Missing> {
+    fn value(self, entry: &Entry, names: &Names) -> Result<(Vec<u8>, Option<Number>), Missing> {
         let letter = match self {
             Field::Letter(letter) => letter,
             Field::Time(of) => return Ok((whole_time(of.of(entry.attr()?)), None)),
@@ -225,8 +231,8 @@ impl Field {
             b'P' => entry.below().to_vec(),
             b'H' => entry.path[..entry.start].to_vec(),
             b'M' => symbolic(attr()?.mode).into_bytes(),
-            b'u' => named(attr()?.uid, user_name),
-            b'g' => named(attr()?.gid, group_name),
+            b'u' => names.shown_user(attr()?.uid).to_vec(),
+            b'g' => names.shown_group(attr()?.gid).to_vec(),
             b'y' => vec![letter_of(entry.kind()?)],
             b'l' => target(entry)?.to_vec(),
             b'F' => glint_mount::FS_TYPE.into(),
@@ -310,7 +316,7 @@ mod tests {
 
     fn printed(format: &[u8], entry: &Entry) -> String {
         let mut out = Vec::new();
-        Format::parse(format).unwrap().print(entry, &mut out).unwrap();
+        Format::parse(format).unwrap().print(entry, &Names::default(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -334,7 +340,7 @@ mod tests {
         }
         let link = entry(b"l", libc::S_IFLNK | 0o777);
         assert_eq!(
-            Format::parse(b"%l").unwrap().print(&link, &mut Vec::new()),
+            Format::parse(b"%l").unwrap().print(&link, &Names::default(), &mut Vec::new()),
             Err(Missing::Target)
         );
         for wrong in [&b"%"[..], b"%q", b"%T", b"%Tq", b"%99999s"] {

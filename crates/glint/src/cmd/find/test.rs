@@ -6,7 +6,8 @@ use super::entry::{Entry, Missing};
 use super::expression::Expression;
 use super::perm::Perm;
 use super::print;
-use crate::cmd::tree::c_library::{Pattern, group_name, user_name};
+use crate::cmd::tree::Names;
+use crate::cmd::tree::c_library::Pattern;
 use crate::cmd::tree::show::TimeOf;
 use glint_proto::{FileType, Timestamp};
 
@@ -113,7 +114,7 @@ fn nanos(time: Timestamp) -> i128 {
 }
 
 impl Test {
-    fn holds(&self, entry: &Entry) -> Result<bool, Missing> {
+    fn holds(&self, entry: &Entry, names: &Names) -> Result<bool, Missing> {
         let attr = || entry.attr();
         Ok(match self {
             Test::Constant(value) => *value,
@@ -130,8 +131,8 @@ impl Test {
             Test::Ino(count) => count.holds(entry.ino()?.0),
             Test::Uid(count) => count.holds(attr()?.uid.into()),
             Test::Gid(count) => count.holds(attr()?.gid.into()),
-            Test::NoUser => user_name(attr()?.uid).is_none(),
-            Test::NoGroup => group_name(attr()?.gid).is_none(),
+            Test::NoUser => names.user(attr()?.uid).map_err(Missing::Name)?.is_none(),
+            Test::NoGroup => names.group(attr()?.gid).map_err(Missing::Name)?.is_none(),
             Test::Empty => match FileType::from_mode(attr()?.mode) {
                 Some(FileType::Regular) => attr()?.size == 0,
                 Some(FileType::Directory) => entry.facts.is_empty.ok_or(Missing::IsEmpty)?,
@@ -146,23 +147,28 @@ impl Test {
 impl Expression {
     /// Looks at a file. If a fact is missing, nothing in `outcome` counts but what was printed before an
     /// action that is to be taken.
-    pub(super) fn apply(&self, entry: &Entry, outcome: &mut Applied) -> Result<bool, Missing> {
+    pub(super) fn apply(
+        &self,
+        entry: &Entry,
+        names: &Names,
+        outcome: &mut Applied,
+    ) -> Result<bool, Missing> {
         if outcome.quit {
             return Ok(false);
         }
         match self {
-            Expression::Test(test) => return outcome.unless_refused(test.holds(entry)),
-            Expression::Not(inner) => return Ok(!inner.apply(entry, outcome)?),
+            Expression::Test(test) => return outcome.unless_refused(test.holds(entry, names)),
+            Expression::Not(inner) => return Ok(!inner.apply(entry, names, outcome)?),
             Expression::All(parts) => {
                 for part in parts {
-                    if !part.apply(entry, outcome)? {
+                    if !part.apply(entry, names, outcome)? {
                         return Ok(false);
                     }
                 }
             }
             Expression::Any(parts) => {
                 for part in parts {
-                    if part.apply(entry, outcome)? {
+                    if part.apply(entry, names, outcome)? {
                         return Ok(true);
                     }
                 }
@@ -171,7 +177,7 @@ impl Expression {
             Expression::List(parts) => {
                 let mut last = true;
                 for part in parts {
-                    last = part.apply(entry, outcome)?;
+                    last = part.apply(entry, names, outcome)?;
                 }
                 return Ok(last);
             }
@@ -188,14 +194,14 @@ impl Expression {
             }
             Expression::Printf(format) => {
                 let before = outcome.printed.len();
-                let printed = format.print(entry, &mut outcome.printed);
+                let printed = format.print(entry, names, &mut outcome.printed);
                 if printed.is_err() {
                     outcome.printed.truncate(before);
                 }
                 return outcome.unless_refused(printed.map(|()| true));
             }
             Expression::Ls(now) => {
-                let printed = super::ls::line(entry, *now, &mut outcome.printed);
+                let printed = super::ls::line(entry, names, *now, &mut outcome.printed);
                 return outcome.unless_refused(printed.map(|()| true));
             }
             Expression::Action(number) => return entry.taken(*number),
@@ -224,37 +230,58 @@ mod tests {
             (Comparison::More(999), 1, true),
             (Comparison::Exactly(1), 1 << 30, true),
         ] {
-            assert_eq!(Test::Size(count, Unit(unit)).holds(&file), Ok(expected), "{count:?}");
+            assert_eq!(
+                Test::Size(count, Unit(unit)).holds(&file, &Names::default()),
+                Ok(expected),
+                "{count:?}"
+            );
         }
     }
 
     #[test]
     fn a_fact_is_asked_for_only_where_it_decides() {
-        let directory = entry(b"a", libc::S_IFDIR | 0o755);
+        let (directory, names) = (entry(b"a", libc::S_IFDIR | 0o755), Names::default());
         let empty = Expression::Test(Test::Empty);
         let never = Expression::Test(Test::Constant(false));
-        assert_eq!(empty.apply(&directory, &mut Applied::default()), Err(Missing::IsEmpty));
+        assert_eq!(empty.apply(&directory, &names, &mut Applied::default()), Err(Missing::IsEmpty));
         let all = Expression::All(vec![never, empty]);
-        assert_eq!(all.apply(&directory, &mut Applied::default()), Ok(false));
+        assert_eq!(all.apply(&directory, &names, &mut Applied::default()), Ok(false));
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_looked_up_is_not_missing() {
+        let (file, names) = (entry(b"a", libc::S_IFREG), Names::without_root(Errno::EIO));
+        for test in [Test::NoUser, Test::NoGroup] {
+            let test = Expression::Test(test);
+            let not = Expression::Not(Box::new(test.clone()));
+            for expression in [test, not] {
+                let held = expression.apply(&file, &names, &mut Applied::default());
+                assert_eq!(held, Err(Missing::Name(Errno::EIO)));
+            }
+        }
+        let mut out = Vec::new();
+        Format::parse(b"%u %g").unwrap().print(&file, &names, &mut out).unwrap();
+        assert_eq!(out, b"0 0");
     }
 
     #[test]
     fn without_attributes_a_test_is_false() {
-        let mut file = entry(b"a", libc::S_IFREG);
+        let (mut file, names) = (entry(b"a", libc::S_IFREG), Names::default());
         (file.attr, file.kind) = (Err(Errno::EACCES), Some(FileType::Regular));
         for (test, expected, refused) in [
             (Test::Type(vec![FileType::Regular]), true, false),
             (Test::Ino(Comparison::Exactly(77)), true, false),
             (Test::Uid(Comparison::Exactly(0)), false, true),
             (Test::Empty, false, true),
+            (Test::NoUser, false, true),
         ] {
             let mut outcome = Applied::default();
-            let held = Expression::Test(test.clone()).apply(&file, &mut outcome);
+            let held = Expression::Test(test.clone()).apply(&file, &names, &mut outcome);
             assert_eq!((held, outcome.refused), (Ok(expected), refused), "{test:?}");
         }
         let print = Format::parse(b"%p %s").unwrap();
         let mut outcome = Applied::default();
-        assert_eq!(Expression::Printf(print).apply(&file, &mut outcome), Ok(false));
+        assert_eq!(Expression::Printf(print).apply(&file, &names, &mut outcome), Ok(false));
         assert_eq!((outcome.refused, outcome.printed.len()), (true, 0));
     }
 }

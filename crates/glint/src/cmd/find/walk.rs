@@ -12,7 +12,7 @@ use super::action::{self, Action, Gathered};
 use super::entry::{Entry, Facts, Missing, join};
 use super::expression::FindCall;
 use super::test::Applied;
-use crate::cmd::tree::{Searched, Source};
+use crate::cmd::tree::{Names, Searched, Source};
 use directory::Directory;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::{ScannedEntry, ScannedPage};
@@ -53,6 +53,7 @@ pub(super) struct Walk<'a, S, O> {
     /// Directories to list, each after a cookie.
     found: RefCell<Vec<ToList>>,
     searched: Searched,
+    names: Names,
     output: RefCell<Vec<u8>>,
     /// Paths for commands that take many, by the numbers of their actions.
     gathered: RefCell<BTreeMap<usize, Gathered>>,
@@ -61,10 +62,9 @@ pub(super) struct Walk<'a, S, O> {
 
 impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     pub(super) fn new(call: &'a FindCall, source: &'a S, sink: &'a O) -> Walk<'a, S, O> {
-        let (found, searched, output) =
-            (RefCell::default(), Searched::default(), RefCell::default());
-        let (gathered, quit) = (RefCell::default(), Cell::new(false));
-        Walk { call, source, sink, found, searched, output, gathered, quit }
+        let (found, searched, names) = (RefCell::default(), Searched::default(), Names::default());
+        let (output, gathered, quit) = (RefCell::default(), RefCell::default(), Cell::new(false));
+        Walk { call, source, sink, found, searched, names, output, gathered, quit }
     }
 
     /// Walks over all that is at and below a starting point, which has its name in `parent`. Returns
@@ -123,9 +123,15 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         }
         let outcome = loop {
             let mut outcome = Applied::default();
-            let Err(missing) = self.call.expression.apply(&entry, &mut outcome) else {
+            let Err(missing) = self.call.expression.apply(&entry, &self.names, &mut outcome) else {
                 break outcome;
             };
+            // Nothing is done with a file of which it is not known whether the expression holds.
+            if let Missing::Name(error) = missing {
+                let what = b"cannot look up the name of the owner or group of '";
+                self.sink.fail(&[what, &entry.path[..], b"'"].concat(), error);
+                return (false, entry);
+            }
             if let Missing::Action(action) = missing {
                 self.print(&mut entry, &outcome);
                 self.flush();
@@ -165,8 +171,8 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 entry.facts.target = Some(Vec::new());
                 entry.facts.target = Some(self.source.target(entry.ino).await?);
             }
-            // An expression does without them; actions are not asked for.
-            Missing::Attributes | Missing::Action(_) => {}
+            // An expression does without attributes; the others are not asked for.
+            Missing::Attributes | Missing::Name(_) | Missing::Action(_) => {}
         }
         Ok(())
     }

@@ -4,12 +4,10 @@
 use super::entry::LsEntry;
 use super::quote::{Quoting, QuotingStyle};
 use super::time::LsTimes;
-use crate::cmd::tree::c_library::{group_name, user_name};
+use crate::cmd::tree::Names;
 use crate::cmd::tree::show::{TimeOf, json_row, letter_of, symbolic};
 use crate::cmd::tree::size::SizeUnit;
 use glint_proto::{Attr, FileType, Timestamp};
-use std::cell::RefCell;
-use std::collections::HashMap;
 
 /// Bytes of a unit of [`Attr::blocks`].
 const BLOCK_BYTES: u64 = 512;
@@ -44,11 +42,10 @@ pub(super) struct LsStyle {
     pub(super) end: u8,
 }
 
-/// Prints entries, and remembers names of users and groups.
+/// Prints entries.
 pub(super) struct LinePrinter {
     pub(super) style: LsStyle,
-    users: RefCell<HashMap<u32, Option<Vec<u8>>>>,
-    groups: RefCell<HashMap<u32, Option<Vec<u8>>>>,
+    names: Names,
 }
 
 /// Columns of the lines of a directory.
@@ -102,7 +99,7 @@ fn left(text: &[u8], columns: usize, out: &mut Vec<u8>) {
 
 impl LinePrinter {
     pub(super) fn new(style: LsStyle) -> LinePrinter {
-        LinePrinter { style, users: RefCell::default(), groups: RefCell::default() }
+        LinePrinter { style, names: Names::default() }
     }
 
     /// The line before the entries of a directory, if it has one.
@@ -207,14 +204,14 @@ impl LinePrinter {
         if self.style.numeric {
             return show(None);
         }
-        show(self.users.borrow_mut().entry(uid).or_insert_with(|| user_name(uid)).as_deref())
+        show(self.names.user(uid).ok().flatten().as_deref())
     }
 
     fn group<T>(&self, gid: u32, show: impl FnOnce(Option<&[u8]>) -> T) -> T {
         if self.style.numeric {
             return show(None);
         }
-        show(self.groups.borrow_mut().entry(gid).or_insert_with(|| group_name(gid)).as_deref())
+        show(self.names.group(gid).ok().flatten().as_deref())
     }
 
     fn line(&self, entry: &LsEntry, columns: &Columns, now: Timestamp, out: &mut Vec<u8>) {

@@ -1,12 +1,15 @@
 //! The parts of the C library that decide what find(1) finds and prints: patterns, names of users
 //! and groups, dates.
 
-use glint_proto::Timestamp;
-use std::ffi::{CStr, CString};
+use glint_proto::{Errno, Timestamp};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
 
-/// Room for the strings of an entry of passwd(5) or group(5).
+/// Room for the strings of an entry of passwd(5) or group(5), at first and at most.
 const ENTRY_BYTES: usize = 64 << 10;
+const ENTRY_BYTES_MAX: usize = 16 << 20;
+/// How often an entry is asked for that needs more room, or while signals come.
+const ATTEMPTS_MAX: usize = 100;
 
 /// A pattern of fnmatch(3), on bytes: a leading dot is no exception, and `*` matches a slash.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,57 +33,82 @@ impl Pattern {
     }
 }
 
-/// Returns the name of a user.
-pub(in crate::cmd) fn user_name(uid: u32) -> Option<Vec<u8>> {
-    let (mut entry, mut found) = (MaybeUninit::<libc::passwd>::uninit(), std::ptr::null_mut());
-    let mut room = vec![0; ENTRY_BYTES];
-    // SAFETY: the entry and its room outlive the call, and the room is as long as is said. What was
-    // found is the entry, whose name lies in the room and ends with a 0.
-    unsafe {
-        let (place, bytes) = (entry.as_mut_ptr(), room.as_mut_ptr());
-        let failed = libc::getpwuid_r(uid, place, bytes, room.len(), &raw mut found);
-        (failed == 0 && !found.is_null())
-            .then(|| CStr::from_ptr((*found).pw_name).to_bytes().to_vec())
+/// Asks for an entry of passwd(5) or group(5), with more room as long as it says that there is too
+/// little. `ask` is given the place of the entry, room for its strings, and where to say that it was
+/// found; `take` reads what was found. An error says that nobody knows whether there is one.
+fn entry<E, T>(
+    ask: impl Fn(*mut E, *mut c_char, usize, *mut *mut E) -> c_int,
+    take: impl FnOnce(&E) -> T,
+) -> Result<Option<T>, Errno> {
+    let mut bytes = ENTRY_BYTES;
+    for _ in 0..ATTEMPTS_MAX {
+        let (mut entry, mut found) = (MaybeUninit::<E>::uninit(), std::ptr::null_mut());
+        let mut room = vec![0; bytes];
+        match ask(entry.as_mut_ptr(), room.as_mut_ptr(), bytes, &raw mut found) {
+            // As some of the services behind it say that there is none.
+            0 | libc::ENOENT | libc::ESRCH if found.is_null() => return Ok(None),
+            // SAFETY: what was found is the entry, which lives as long as its room.
+            0 => return Ok(Some(take(unsafe { &*found }))),
+            // A group may have very many members.
+            libc::ERANGE if bytes < ENTRY_BYTES_MAX => bytes *= 2,
+            libc::EINTR => {}
+            error => return Err(Errno(error)),
+        }
     }
+    Err(Errno::EINTR)
+}
+
+/// Copies a name of an entry.
+///
+/// # Safety
+///
+/// It must end with a 0.
+unsafe fn copied(name: *const c_char) -> Vec<u8> {
+    // SAFETY: the caller says so.
+    unsafe { CStr::from_ptr(name).to_bytes().to_vec() }
+}
+
+/// Returns the name of a user.
+pub(in crate::cmd) fn user_name(uid: u32) -> Result<Option<Vec<u8>>, Errno> {
+    // SAFETY: entry and room outlive the call, and the room is as long as is said. The name of what
+    // was found ends with a 0.
+    entry(
+        |entry, room, bytes, found| unsafe { libc::getpwuid_r(uid, entry, room, bytes, found) },
+        |found: &libc::passwd| unsafe { copied(found.pw_name) },
+    )
 }
 
 /// Returns the name of a group.
-pub(in crate::cmd) fn group_name(gid: u32) -> Option<Vec<u8>> {
-    let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
-    let mut room = vec![0; ENTRY_BYTES];
+pub(in crate::cmd) fn group_name(gid: u32) -> Result<Option<Vec<u8>>, Errno> {
     // SAFETY: as in `user_name`.
-    unsafe {
-        let (place, bytes) = (entry.as_mut_ptr(), room.as_mut_ptr());
-        let failed = libc::getgrgid_r(gid, place, bytes, room.len(), &raw mut found);
-        (failed == 0 && !found.is_null())
-            .then(|| CStr::from_ptr((*found).gr_name).to_bytes().to_vec())
-    }
+    entry(
+        |entry, room, bytes, found| unsafe { libc::getgrgid_r(gid, entry, room, bytes, found) },
+        |found: &libc::group| unsafe { copied(found.gr_name) },
+    )
 }
 
 /// Returns the number of a user.
-pub(in crate::cmd) fn user_id(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let (mut entry, mut found) = (MaybeUninit::<libc::passwd>::uninit(), std::ptr::null_mut());
-    let mut room = vec![0; ENTRY_BYTES];
-    // SAFETY: as in `user_name`; the name ends with a 0.
-    unsafe {
-        let (place, bytes) = (entry.as_mut_ptr(), room.as_mut_ptr());
-        let failed = libc::getpwnam_r(name.as_ptr(), place, bytes, room.len(), &raw mut found);
-        (failed == 0 && !found.is_null()).then(|| (*found).pw_uid)
-    }
+pub(in crate::cmd) fn user_id(name: &str) -> Result<Option<u32>, Errno> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    // SAFETY: as in `user_name`; the name ends with a 0, and outlives the call.
+    entry(
+        |entry, room, bytes, found| unsafe {
+            libc::getpwnam_r(name.as_ptr(), entry, room, bytes, found)
+        },
+        |found: &libc::passwd| found.pw_uid,
+    )
 }
 
 /// Returns the number of a group.
-pub(in crate::cmd) fn group_id(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
-    let mut room = vec![0; ENTRY_BYTES];
+pub(in crate::cmd) fn group_id(name: &str) -> Result<Option<u32>, Errno> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
     // SAFETY: as in `user_id`.
-    unsafe {
-        let (place, bytes) = (entry.as_mut_ptr(), room.as_mut_ptr());
-        let failed = libc::getgrnam_r(name.as_ptr(), place, bytes, room.len(), &raw mut found);
-        (failed == 0 && !found.is_null()).then(|| (*found).gr_gid)
-    }
+    entry(
+        |entry, room, bytes, found| unsafe {
+            libc::getgrnam_r(name.as_ptr(), entry, room, bytes, found)
+        },
+        |found: &libc::group| found.gr_gid,
+    )
 }
 
 /// Returns when a date is: year, month, day, hour, minute, second.
@@ -146,7 +174,37 @@ mod tests {
 
     #[test]
     fn root_has_a_name() {
-        assert_eq!(user_name(0).as_deref(), Some(&b"root"[..]));
-        assert_eq!((user_id("root"), group_id("no such group")), (Some(0), None));
+        assert_eq!(user_name(0), Ok(Some(b"root".to_vec())));
+        assert_eq!(group_name(u32::MAX - 7), Ok(None));
+        assert_eq!((user_id("root"), group_id("no such group")), (Ok(Some(0)), Ok(None)));
+        assert_eq!(user_id("a\0b"), Ok(None));
+    }
+
+    #[test]
+    fn an_entry_is_given_the_room_that_it_needs() {
+        let asked = |needed: usize, error: c_int| {
+            entry(
+                |place: *mut u64, _, bytes, found| {
+                    if bytes < needed {
+                        return error;
+                    }
+                    // SAFETY: both outlive the call.
+                    unsafe {
+                        place.write(7);
+                        found.write(place);
+                    }
+                    0
+                },
+                |found| *found,
+            )
+        };
+        for needed in [0, ENTRY_BYTES + 1, ENTRY_BYTES_MAX] {
+            assert_eq!(asked(needed, libc::ERANGE), Ok(Some(7)), "{needed}");
+        }
+        assert_eq!(asked(ENTRY_BYTES_MAX + 1, libc::ERANGE), Err(Errno(libc::ERANGE)));
+        assert_eq!(asked(ENTRY_BYTES + 1, libc::EIO), Err(Errno::EIO));
+        assert_eq!(asked(ENTRY_BYTES + 1, libc::EINTR), Err(Errno::EINTR));
+        assert_eq!(asked(ENTRY_BYTES + 1, libc::ESRCH), Ok(None));
+        assert_eq!(asked(ENTRY_BYTES + 1, 0), Ok(None));
     }
 }

@@ -3,6 +3,7 @@
 mod ahead;
 pub(in crate::cmd) mod c_library;
 mod console;
+mod names;
 mod place;
 mod searched;
 pub(in crate::cmd) mod show;
@@ -12,6 +13,7 @@ pub(in crate::cmd) use ahead::{
     Ahead, FoundPage, Keep, KeptEntry, NextPage, TreeDirectory, push_name,
 };
 pub(in crate::cmd) use console::Console;
+pub(in crate::cmd) use names::Names;
 pub(in crate::cmd) use place::{NoPlace, Place, without_number};
 pub(in crate::cmd) use searched::{Class, Searched};
 

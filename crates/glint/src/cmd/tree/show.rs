@@ -22,11 +22,6 @@ impl TimeOf {
     }
 }
 
-/// The name of a user or group, or its number.
-pub(in crate::cmd) fn named(id: u32, name_of: fn(u32) -> Option<Vec<u8>>) -> Vec<u8> {
-    name_of(id).unwrap_or_else(|| id.to_string().into())
-}
-
 /// The letter of a type, as find(1) has it.
 pub(in crate::cmd) fn letter_of(kind: Option<FileType>) -> u8 {
     match kind {
