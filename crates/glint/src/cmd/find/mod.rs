@@ -46,7 +46,8 @@ Tests (N is exactly N, +N more, -N less):
   -newerXY FILE (X and Y: a, c or m)   -newerXt TIME (YYYY-MM-DD, YYYY-MM-DD HH:MM:SS, @SECONDS)
   -user -group NAME   -uid -gid -links -inum N   -nouser -nogroup   -true -false
 Actions: -print -print0 -printf FORMAT -ls -prune -quit
-  -delete (the servers do it; directories when they are empty)
+  -delete (the servers do it; directories when they are empty; not a file that was replaced, or
+  changed so that the expression does not hold any more: that is told)
   -exec COMMAND ;   -exec COMMAND {} +   (paths in a mount; {} is the path)
 Options: -maxdepth N -mindepth N -depth -xdev -mount   -P, before the paths
 Operators, by precedence: ( )  ! -not  -a -and  -o -or  ,

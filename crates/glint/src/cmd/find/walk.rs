@@ -6,6 +6,7 @@
 //! of a level. Each has its own name and shares the rest of its path with its siblings; whole paths
 //! are there only for the directories that are being listed.
 
+mod delete;
 mod directory;
 
 use super::action::{self, Action, Gathered};
@@ -33,7 +34,7 @@ pub(super) trait Sink {
     fn print(&self, bytes: &[u8]);
     /// Tells why a path could not be looked at.
     fn fail(&self, path: &[u8], error: Errno);
-    /// Tells why a command could not be run.
+    /// Tells why a command could not be run, or a file not be deleted.
     fn tell(&self, why: &str);
     /// Notes that not all went well.
     fn note_failure(&self);
@@ -188,11 +189,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     /// Takes an action; returns whether it ended well.
     async fn take(&self, entry: &Entry, action: usize) -> bool {
         match &self.call.actions[action] {
-            Action::Delete => {
-                let deleted = self.delete(entry).await;
-                let what = || [b"cannot delete '", &entry.path[..], b"'"].concat();
-                deleted.map_err(|error| self.sink.fail(&what(), error)).is_ok()
-            }
+            Action::Delete => self.take_delete(entry, action).await,
             Action::Run(words) => {
                 let run = action::run(words, &entry.path).await;
                 run.map_err(|why| self.sink.tell(&why)).unwrap_or(false)
@@ -210,20 +207,6 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 true
             }
         }
-    }
-
-    async fn delete(&self, entry: &Entry) -> FsResult<()> {
-        // As find(1) has it, which stands in that directory.
-        if entry.path == b"." {
-            return Ok(());
-        }
-        let parent = entry.parent.ok_or(Errno::EBUSY)?;
-        // A starting point may be a link to what was found.
-        if entry.depth == 0 && self.source.lookup(parent, entry.name()).await?.ino != entry.ino {
-            return Err(Errno::ENOTDIR);
-        }
-        let is_directory = entry.kind() == Ok(Some(FileType::Directory));
-        self.source.remove(parent, entry.name(), is_directory).await
     }
 
     async fn run_with_many(&self, action: usize, paths: Gathered) {

@@ -134,3 +134,133 @@ fn paths_are_put_together_as_they_were_said() {
     lines.sort_unstable();
     assert_eq!(lines, ["s/d", "s/d/d", "s/d/e", "s/d/f", "s/e", "s/f"]);
 }
+
+/// A directory whose files others change after it was listed.
+#[derive(Default)]
+struct Changing {
+    removed: RefCell<Vec<Vec<u8>>>,
+}
+
+const CHANGED: [&[u8]; 8] =
+    [b"same", b"read", b"replaced", b"gone", b"grown", b"touched", b"d", b"newdir"];
+
+impl Changing {
+    fn listed(name: &[u8], at: usize) -> Attr {
+        let mode = if name == b"d" || name == b"newdir" { libc::S_IFDIR } else { libc::S_IFREG };
+        Attr { ino: Ino(10 + at as u64), ..entry(name, mode).attr.unwrap() }
+    }
+}
+
+impl Source for Changing {
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        let found = |(at, name): (usize, &&[u8])| {
+            let attr = Changing::listed(name, at);
+            ScannedEntry { name: name.to_vec(), ino: attr.ino, kind: None, attr: Ok(attr) }
+        };
+        let page = |(ino, _): &(Ino, u64)| {
+            let is_top = *ino == Ino(2);
+            let entries =
+                if is_top { CHANGED.iter().enumerate().map(found).collect() } else { Vec::new() };
+            Ok(ScannedPage { entries, next: None })
+        };
+        Ok(directories.iter().map(page).collect())
+    }
+
+    async fn lookup(&self, _: Ino, name: &[u8]) -> FsResult<Attr> {
+        let at = CHANGED.iter().position(|listed| *listed == name).ok_or(Errno::ENOENT)?;
+        let mut attr = Changing::listed(name, at);
+        let later = Timestamp { secs: 9_000_000, nanos: 0 };
+        match name {
+            b"read" => attr.atime = later,
+            b"replaced" | b"newdir" => attr.ino = Ino(99),
+            b"gone" => return Err(Errno::ENOENT),
+            b"grown" => (attr.size, attr.mtime, attr.ctime) = (5000, later, later),
+            b"touched" | b"d" => (attr.mtime, attr.ctime) = (later, later),
+            _ => {}
+        }
+        Ok(attr)
+    }
+
+    async fn target(&self, _: Ino) -> FsResult<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+
+    async fn follow(&self, _: Ino, _: &[u8]) -> FsResult<Attr> {
+        Err(Errno::EINVAL)
+    }
+
+    async fn has_acl(&self, _: &Attr) -> bool {
+        false
+    }
+
+    async fn remove(&self, _: Ino, name: &[u8], is_directory: bool) -> FsResult<()> {
+        assert_eq!(is_directory, name == b"d");
+        self.removed.borrow_mut().push(name.to_vec());
+        Ok(())
+    }
+}
+
+/// What was printed, and what was told.
+#[derive(Default)]
+struct Told {
+    lines: Lines,
+    errors: RefCell<Vec<String>>,
+    failures: Cell<usize>,
+}
+
+impl Sink for Told {
+    fn print(&self, bytes: &[u8]) {
+        self.lines.print(bytes);
+    }
+
+    fn fail(&self, path: &[u8], error: Errno) {
+        self.note_failure();
+        self.tell(&format!("{}: {error}", String::from_utf8_lossy(path)));
+    }
+
+    fn tell(&self, why: &str) {
+        self.errors.borrow_mut().push(why.to_owned());
+    }
+
+    fn note_failure(&self) {
+        self.failures.set(self.failures.get() + 1);
+    }
+}
+
+/// Deletes with an expression: returns what was removed, and how many names could not be.
+fn delete(words: &str) -> (Vec<String>, Vec<String>, usize) {
+    let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+    let call = parse(&words, Timestamp { secs: 10_000_000, nanos: 0 }, false).unwrap();
+    let (source, told) = (Changing::default(), Told::default());
+    let attr = Attr { ino: Ino(2), ..entry(b".", libc::S_IFDIR | 0o755).attr.unwrap() };
+    futures_lite::future::block_on(Walk::new(&call, &source, &told).run(b".", attr, None));
+    let removed = source.removed.into_inner().into_iter();
+    let removed = removed.map(|name| String::from_utf8(name).unwrap()).collect();
+    (removed, told.errors.into_inner(), told.failures.get())
+}
+
+#[test]
+fn only_the_file_for_which_the_expression_holds_is_deleted() {
+    // 1000 bytes each when they were listed.
+    let (removed, errors, failures) = delete("-type f -size 1000c -delete");
+    assert_eq!(removed, ["same", "read", "touched"]);
+    assert_eq!(failures, errors.len());
+    for (at, (name, why)) in [
+        ("replaced", "another file has this name now"),
+        ("gone", "No such file"),
+        ("grown", "does not hold any more"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(errors[at].contains(&format!("cannot delete './{name}'")), "{errors:?}");
+        assert!(errors[at].contains(why), "{errors:?}");
+    }
+    // Whatever their attributes are now.
+    let (removed, errors, _) = delete("-name * -delete");
+    assert_eq!(removed, ["same", "read", "grown", "touched", "d"]);
+    assert!(errors.len() == 3 && errors[2].contains("newdir"), "{errors:?}");
+    // An action that was taken before is not taken again.
+    let (removed, ..) = delete("-type f -mtime +50 -exec true ; -delete");
+    assert_eq!(removed, ["same", "read"]);
+}
