@@ -1,7 +1,7 @@
 //! Directories as a scan sees them: pages of many in one request, nothing of which is cached.
 
 use crate::client::Client;
-use crate::vfs::{Caller, Vfs};
+use crate::vfs::{Caller, Found, Vfs};
 use futures_util::StreamExt;
 use glint_net::Transport;
 use glint_proto::limits::SCAN_BYTES_MAX;
@@ -42,13 +42,16 @@ impl<T: Transport> Client<T> {
         directories: &[(Ino, u64)],
     ) -> FsResult<Vec<FsResult<ScannedPage>>> {
         let reply = match self.ask_scan(caller, directories).await {
-            // One of them was moved to where this client sees nothing.
-            Err(Errno::EACCES) if directories.len() > 1 => {
-                self.ask_scan(caller, &directories[..1]).await
+            // One of them may be gone, or where this client sees nothing: the others are there.
+            Err(_) if directories.len() > 1 => {
+                match self.ask_scan(caller, &directories[..1]).await {
+                    Err(error) => return Ok(vec![Err(error)]),
+                    reply => reply?,
+                }
             }
-            reply => reply,
+            reply => reply?,
         };
-        let pages = match reply? {
+        let pages = match reply {
             MdsReply::Scanned(pages) if (1..=directories.len()).contains(&pages.len()) => pages,
             _ => return Err(Errno::EPROTO),
         };
@@ -87,11 +90,18 @@ impl<T: Transport> Client<T> {
         let is_whole = entries.iter().all(|entry| entry.attr.is_some());
         let lookups = entries.into_iter().map(|entry| async move {
             let DirEntry { name, ino, dirent_type, attr, .. } = entry;
-            let attr = match attr {
-                Some(attr) => Ok(attr),
-                None => self.lookup(caller, directory, &name).await.map(|found| found.attr),
-            };
-            ScannedEntry { name, ino, kind: FileType::from_dirent_type(dirent_type), attr }
+            let kind = FileType::from_dirent_type(dirent_type);
+            if let Some(attr) = attr {
+                return ScannedEntry { name, ino, kind, attr: Ok(attr) };
+            }
+            match self.lookup(caller, directory, &name).await {
+                // The name may be another file's by now.
+                Ok(Found { attr, .. }) => {
+                    let (ino, kind) = (attr.ino, FileType::from_mode(attr.mode));
+                    ScannedEntry { name, ino, kind, attr: Ok(attr) }
+                }
+                Err(error) => ScannedEntry { name, ino, kind, attr: Err(error) },
+            }
         });
         if is_whole {
             let mut whole = Vec::with_capacity(lookups.len());

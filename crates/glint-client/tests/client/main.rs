@@ -7,5 +7,6 @@ mod data_write_back;
 mod grants;
 mod lookups;
 mod prefetch;
+mod scans;
 #[path = "../support/mod.rs"]
 mod support;

@@ -8,9 +8,12 @@
 //! - What failed because the server's own disk has is not answered: the server ends, and the client
 //!   sends it to the next one, as if this one had been killed before.
 
-use crate::server::access::subtree;
+use crate::server::access::subtree::{self, Admission, Admission::Execute};
 use crate::server::connection::ServedConnection;
-use crate::server::refusals::{check_slot, check_target, failed_with_disk, not_admitted, refused};
+use crate::server::refusals::{
+    check_slot, check_target, failed_with_disk, metadata_failed, metadata_unexecuted, not_admitted,
+    refused,
+};
 use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
@@ -323,7 +326,8 @@ impl<S: Service> Worker<S> {
         let (connection, replay) = (received.connection, arrival.replay.as_ref());
         let admitted = self.admit(connection, session, cred, request, replay, capability).await;
         let (cred, request) = match admitted {
-            Ok(admitted) => admitted,
+            Ok((cred, Execute(request))) => (cred, request),
+            Ok((_, Admission::Answer(reply))) => return Ok(metadata_unexecuted(Ok(reply))),
             Err(errno) => return Ok(metadata_failed(errno)),
         };
         let Answer { transaction, mut reply, mut grants } =
@@ -390,8 +394,8 @@ impl<S: Service> Worker<S> {
         Ok(Reply::Ost { transaction, reply })
     }
 
-    /// Request to execute for a request of a client, with its credentials; an error if the client
-    /// has no right to it.
+    /// Decides what is executed for a request of a client, and with which credentials; an error if
+    /// the client has no right to it.
     async fn admit<'a>(
         &self,
         connection: &ServedConnection<S>,
@@ -400,13 +404,14 @@ impl<S: Service> Worker<S> {
         request: MdsRequest<'a>,
         replay: Option<&MdsReply>,
         capability: Option<Capability>,
-    ) -> FsResult<(Cred, MdsRequest<'a>)> {
-        let Some(rights) = connection.rights() else { return Ok((cred, request)) };
+    ) -> FsResult<(Cred, Admission<'a>)> {
+        let Some(rights) = connection.rights() else { return Ok((cred, Execute(request))) };
         let made = replay.and_then(|reply| capability::made(&request, reply));
         let made = made.map(|ino| (ino, capability));
         self.key()?.admit_mds(session.number(), &request, made)?;
-        subtree::admit(self.service.metadata(), connection.top.get(), &request).await?;
-        Ok((rights.cred(cred), rights.mds(request)?))
+        let (request, top) = (rights.mds(request)?, connection.top.get());
+        let admission = subtree::admit(self.service.metadata(), top, request).await?;
+        Ok((rights.cred(cred), admission))
     }
 
     pub(super) fn admit_ost(
@@ -482,10 +487,6 @@ impl<S: Service> Worker<S> {
         }
         answer
     }
-}
-
-fn metadata_failed(errno: Errno) -> Reply {
-    Reply::Mds { transaction: 0, reply: Err(errno), grants: Vec::new() }
 }
 
 /// Starts the statistics of this process again, for who may do everything.

@@ -15,6 +15,15 @@ pub(crate) fn refused(reason: &str) -> NetError {
     NetError::Refused(reason.into())
 }
 
+pub(crate) fn metadata_failed(errno: Errno) -> Reply {
+    metadata_unexecuted(Err(errno))
+}
+
+/// Reply to a metadata request that was not executed.
+pub(crate) fn metadata_unexecuted(reply: FsResult<MdsReply>) -> Reply {
+    Reply::Mds { transaction: 0, reply, grants: Vec::new() }
+}
+
 /// True if a reply may say no more than that the server's own disk has failed.
 pub(crate) fn failed_with_disk(reply: &Reply) -> bool {
     let of_mds = |reply: &FsResult<MdsReply>| match reply {

@@ -3,10 +3,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_net::tls::TlsIdentity;
+use glint_net::{Address, Cluster, MdsRequests, Remote, RemoteOptions, Transport};
+use glint_proto::{Cred, Errno, Ino, MdsReply, MdsRequest};
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::*;
+
+/// An authority with certificates of a server, of an administrator, and of a client that is bound to
+/// the directory `part`.
+fn authority(world: &World) -> PathBuf {
+    let ca = world.path("ca");
+    run(glint().args(["cert", "init", text(&ca)]));
+    run(glint().args(["cert", "issue", text(&ca), "server", "--host", "127.0.0.1"]));
+    run(glint().args(["cert", "issue", text(&ca), "admin", "--client"]));
+    run(glint().args(["cert", "issue", text(&ca), "bound", "--client", "--subtree", "/part"]));
+    ca
+}
 
 fn bind(from: &Path, to: &Path) {
     run(Command::new("mount").arg("--bind").arg(from).arg(to));
@@ -44,8 +59,8 @@ fn a_path_is_looked_at_in_the_mount_that_shows_it() {
         let shown = printed(words, &inner);
         assert!(shown.contains("of-the-upper") && !shown.contains("of-the-lower"), "{shown}");
     }
-    let shown = printed(&["status"], &inner);
-    assert!(shown.contains(&address(other_port)) && !shown.contains(&address(port)), "{shown}");
+    let shown = printed(&["status", "--json"], &inner);
+    assert!(shown.contains(text(&above)) && !shown.contains(text(&below)), "{shown}");
     run(glint().arg("find").arg(&inner).args(["-name", "both", "-delete"]));
     assert!(below.join("both").exists() && !above.join("both").exists());
 
@@ -57,7 +72,7 @@ fn a_path_is_looked_at_in_the_mount_that_shows_it() {
         assert!(said.contains("is not in a Glint mount"), "{said}");
         let said = refused(glint().arg(command).arg(inner.join("of-the-upper")));
         assert!(said.contains("No such file or directory"), "{said}");
-        assert!(!said.contains("mount"), "{said}");
+        assert!(!said.contains("Glint mount"), "{said}");
     }
     // And are there again when that is gone.
     unmount(&place);
@@ -70,12 +85,7 @@ fn a_path_is_looked_at_in_the_mount_that_shows_it() {
 #[test]
 fn a_mount_that_begins_elsewhere_than_the_certificate_is_told() {
     let world = World::new();
-    let ca = world.path("ca");
-    run(glint().args(["cert", "init", text(&ca)]));
-    run(glint().args(["cert", "issue", text(&ca), "server", "--host", "127.0.0.1"]));
-    run(glint().args(["cert", "issue", text(&ca), "admin", "--client"]));
-    run(glint().args(["cert", "issue", text(&ca), "bound", "--client", "--subtree", "/part"]));
-    let port = free_port();
+    let (ca, port) = (authority(&world), free_port());
     let _server = world.serve(port, &["--cert", text(&ca.join("server"))]);
     let (_admin, top) = world.mount(port, "admin", &["--cert", text(&ca.join("admin"))]);
     for dir in ["same", "part/same"] {
@@ -99,4 +109,47 @@ fn a_mount_that_begins_elsewhere_than_the_certificate_is_told() {
             assert!(output.status.success(), "{command} {output:?}");
         }
     }
+}
+
+#[test]
+fn a_bound_client_scans_all_of_its_part_and_nothing_else() {
+    let world = World::new();
+    let (ca, port) = (authority(&world), free_port());
+    let _server = world.serve(port, &["--cert", text(&ca.join("server"))]);
+    let admin_cert = ca.join("admin");
+    let (_admin, top) =
+        world.mount(port, "admin", &["--cert", text(&admin_cert), "-o", "nowbmeta"]);
+    let made = |name: &str| {
+        let path = top.join(name);
+        fs::create_dir_all(path.join("inner")).unwrap();
+        Ino(fs::metadata(path).unwrap().ino())
+    };
+    let [one, gone, moved, two] =
+        ["one", "gone", "moved", "two"].map(|n| made(&format!("part/{n}")));
+    let outside = made("outside");
+
+    let identity = TlsIdentity::load(&ca.join("bound")).unwrap();
+    let at = Address::parse_as(&address(port), Some(identity.clone()));
+    let remote = Remote::connect(RemoteOptions { address: at, mount_point: "/by hand".into() });
+    let client = Cluster::new(remote.unwrap(), Some(identity), "/by hand".into());
+    let runtime = glint_net::runtime(None).unwrap();
+    let scanned = |asked: &[Ino]| -> Vec<Result<usize, Errno>> {
+        let directories = asked.iter().map(|ino| (*ino, 0)).collect();
+        let request = MdsRequest::Scan { directories, bytes_max: 1 << 20 };
+        let (reply, _) = runtime.block_on(client.mds().request(&Cred::ROOT, &request));
+        let Ok(MdsReply::Scanned(pages)) = reply else { panic!("{reply:?}") };
+        pages.into_iter().map(|page| page.map(|page| page.entries.len())).collect()
+    };
+    assert_eq!(scanned(&[one, gone, moved, two]), [Ok(1); 4]);
+    for other in [outside, Ino::ROOT] {
+        assert_eq!(scanned(&[other, one]), [Err(Errno::EACCES)]);
+        assert_eq!(scanned(&[one, other, two]), [Ok(1)]);
+    }
+    // Others remove one of them, and move one to where the client sees nothing.
+    fs::remove_dir_all(top.join("part/gone")).unwrap();
+    fs::rename(top.join("part/moved"), top.join("moved")).unwrap();
+    assert_eq!(scanned(&[one, gone, moved, two]), [Ok(1)]);
+    assert_eq!(scanned(&[gone, moved, two]), [Err(Errno::ESTALE)]);
+    assert_eq!(scanned(&[moved, two]), [Err(Errno::EACCES)]);
+    assert_eq!(scanned(&[two, one]), [Ok(1); 2]);
 }

@@ -263,7 +263,7 @@ impl FromStr for Rights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::{Ino, OpenFlags};
+    use glint_proto::{DirEntry, DirPage, Ino, Layout, OpenFlags, Timestamp};
 
     #[test]
     fn words_and_rights_are_the_same() {
@@ -311,6 +311,57 @@ mod tests {
         assert_eq!((set.uid, set.gid), (Some(5001), Some(3)));
         let batch = rights.mds(MdsRequest::Batch { epoch: 1, changes: b"" });
         assert_eq!(batch, Err(Errno::EOPNOTSUPP), "it carries ids of its own");
+    }
+
+    #[test]
+    fn replies_have_the_ids_of_the_client() {
+        let rights: Rights = "rw uid=1000:5000:10 gid=7:8:1".parse().unwrap();
+        let attr = |uid, gid| Attr {
+            ino: Ino(5),
+            mode: 0o100_644,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            size_on_ost: false,
+            has_no_xattrs: true,
+            layout: Layout::default(),
+        };
+        let page = || {
+            let entry = |attr| DirEntry {
+                cookie: 1,
+                ino: Ino(5),
+                dirent_type: 8,
+                name: b"f".to_vec(),
+                attr,
+            };
+            let entries = vec![entry(Some(attr(5003, 8))), entry(None), entry(Some(attr(3, 3)))];
+            DirPage { entries, end: true }
+        };
+        let told = |page: &DirPage| -> Vec<(u32, u32)> {
+            let attrs = page.entries.iter().filter_map(|entry| entry.attr.as_ref());
+            attrs.map(|attr| (attr.uid, attr.gid)).collect()
+        };
+        let expected = [(1003, 7), (NOBODY, NOBODY)];
+        let mut scanned = MdsReply::Scanned(vec![Ok(page()), Err(Errno::ESTALE), Ok(page())]);
+        rights.reply(&mut scanned);
+        let MdsReply::Scanned(pages) = scanned else { panic!("{scanned:?}") };
+        assert_eq!(pages.len(), 3);
+        for page in pages.iter().flatten() {
+            assert_eq!(told(page), expected);
+        }
+        let mut listed = MdsReply::Dir(page());
+        rights.reply(&mut listed);
+        let MdsReply::Dir(page) = listed else { panic!("{listed:?}") };
+        assert_eq!(told(&page), expected);
+        let mut one = MdsReply::Attr(attr(5009, 9));
+        rights.reply(&mut one);
+        assert_eq!(one, MdsReply::Attr(attr(1009, NOBODY)));
     }
 
     #[test]
