@@ -233,7 +233,9 @@ fn glint_find_finds_what_find_does() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).matches("no server listens").count(), 1);
 
     let wrong = refused(glint().arg("find").arg(&tree).arg("-nmae"));
-    assert!(wrong.contains("-nmae is no test"), "{wrong}");
+    assert!(wrong.starts_with("glint find: -nmae is no test"), "{wrong}");
+    let late = refused(glint().arg("find").arg(&tree).arg("--json"));
+    assert!(late.starts_with("glint find: --json comes before the paths"), "{late}");
     let elsewhere = refused(glint().args(["find", "/proc"]));
     assert!(elsewhere.contains("not in a Glint mount"), "{elsewhere}");
 }

@@ -277,6 +277,9 @@ impl Parser<'_> {
             "-L" | "-H" | "-follow" => {
                 return Err(format!("{name}: symbolic links are not followed; find(1) does it"));
             }
+            "--json" | "-P" => {
+                return Err(format!("{name} comes before the paths, as all options do"));
+            }
             _ if name.starts_with('-') => {
                 return Err(format!("{name} is no test and no action of this command"));
             }
@@ -462,6 +465,8 @@ mod tests {
             ("-newermt never", "-newermt \"never\""),
             ("-newerer x", "-newerer"),
             ("-L", "not followed"),
+            ("--json", "--json comes before the paths"),
+            ("-true -P", "-P comes before the paths"),
             ("-user no-such-user", "no user"),
             ("-true file", "paths come before"),
             ("-printf %Q", "%Q"),

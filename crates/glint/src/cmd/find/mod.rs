@@ -11,7 +11,8 @@ mod test;
 mod walk;
 
 use super::tree::{NoPlace, Place, Tree, without_number};
-use crate::{CommandResult, Usage};
+use crate::CommandResult;
+use crate::exit_code::USAGE;
 use action::Action;
 use glint_proto::{Errno, Timestamp};
 use std::cell::Cell;
@@ -101,10 +102,16 @@ impl Sink for Terminal {
 pub(crate) fn run(args: Args) -> CommandResult {
     let words = &args.words[expression::count_options(&args.words)..];
     let (starts, words) = words.split_at(expression::count_starts(words));
-    let call = expression::parse(words, Timestamp::now(), args.json).map_err(Usage)?;
+    let terminal = Terminal::default();
+    let call = match expression::parse(words, Timestamp::now(), args.json) {
+        Ok(call) => call,
+        Err(why) => {
+            terminal.say(&why);
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
     let here = [OsString::from(".")];
     let starts = if starts.is_empty() { &here } else { starts };
-    let terminal = Terminal::default();
     // Of those that are not reached there is none: the other starting points are looked at.
     let mut trees: HashMap<String, Option<Tree>> = HashMap::new();
     let runtime = glint_net::runtime(None)?;
