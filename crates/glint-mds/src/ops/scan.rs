@@ -1,6 +1,7 @@
 //! Pages of many directories in one answer, for clients that look at everything once.
 //!
-//! Invariant: a scan leaves nothing behind: no locks, no opens, no times.
+//! Invariant: a scan leaves nothing behind: no locks, no opens, no times. It takes from other clients
+//! the delegations of the directories that it lists, as any look does, and nothing else.
 
 use crate::error::{OpResult, Stop};
 use crate::ops::readdir::Room;
