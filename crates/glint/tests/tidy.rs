@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 mod names;
 
 /// The crates, from the top down: each may import only those below it.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "glint-bench",
     "glint",
     "glint-sim",
@@ -24,6 +24,7 @@ const LAYERS: [&str; 14] = [
     "glint-kv",
     "glint-telemetry",
     "glint-proto",
+    "glint-memory",
     "glint-wait",
 ];
 

@@ -1,6 +1,7 @@
 //! Control groups that limit the memory of some processes of an experiment, and say how much they
 //! have used: page cache and what the kernel keeps of inodes for them are counted, too.
 
+use glint_memory::Hierarchy;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,55 +14,19 @@ const JOIN: &str = "echo $$ > \"$0\" && exec \"$@\"";
 const ADVICE: &str = "run it as root on a host whose control groups can be written, or say \
                       `--memory off`";
 
-/// Version of the control groups that have the memory controller here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hierarchy {
-    /// One hierarchy for each controller.
-    V1,
-    /// One for all.
-    V2,
-}
-
-impl Hierarchy {
-    /// Files for: limit, use now, most use so far, what the kernel counts of kills.
-    fn files(self) -> [&'static str; 4] {
-        match self {
-            Hierarchy::V1 => [
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "memory.max_usage_in_bytes",
-                "memory.oom_control",
-            ],
-            Hierarchy::V2 => ["memory.max", "memory.current", "memory.peak", "memory.events"],
-        }
-    }
+/// Names of files for: limit, use now, most use so far, what the kernel counts of kills.
+fn files(hierarchy: Hierarchy) -> [&'static str; 4] {
+    let (peak, kills) = match hierarchy {
+        Hierarchy::V1 => ("memory.max_usage_in_bytes", "memory.oom_control"),
+        Hierarchy::V2 => ("memory.peak", "memory.events"),
+    };
+    [hierarchy.limit_file(), hierarchy.usage_file(), peak, kills]
 }
 
 /// A control group with a limit of memory, gone in the end.
 pub(crate) struct MemoryGroup {
     path: PathBuf,
     hierarchy: Hierarchy,
-}
-
-/// Where the memory controller is mounted, by the lines of /proc/self/mounts.
-fn find(mounts: &str) -> Option<(PathBuf, Hierarchy)> {
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    fields.filter(|fields| fields.len() >= 4).find_map(|fields| {
-        let at = PathBuf::from(fields[1]);
-        match fields[2] {
-            "cgroup" if fields[3].split(',').any(|word| word == "memory") => {
-                Some((at, Hierarchy::V1))
-            }
-            "cgroup2" if is_offered(&at) => Some((at, Hierarchy::V2)),
-            _ => None,
-        }
-    })
-}
-
-/// Whether the groups of version 2 have the memory controller.
-fn is_offered(at: &Path) -> bool {
-    let controllers = std::fs::read_to_string(at.join("cgroup.controllers")).unwrap_or_default();
-    controllers.split_whitespace().any(|word| word == "memory")
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
@@ -72,7 +37,7 @@ impl MemoryGroup {
     /// Makes a group with a limit, named after this process and `name`.
     pub(crate) fn new(name: &str, bytes: u64) -> Result<MemoryGroup, String> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let (top, hierarchy) = find(&mounts)
+        let (top, hierarchy) = glint_memory::controller(&mounts)
             .ok_or_else(|| format!("no control groups limit memory here; {ADVICE}"))?;
         if hierarchy == Hierarchy::V2 {
             write(&top.join("cgroup.subtree_control"), "+memory")?;
@@ -85,7 +50,7 @@ impl MemoryGroup {
     }
 
     fn file(&self, which: usize) -> PathBuf {
-        self.path.join(self.hierarchy.files()[which])
+        self.path.join(files(self.hierarchy)[which])
     }
 
     fn number(&self, which: usize) -> u64 {
@@ -135,21 +100,6 @@ impl Drop for MemoryGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_controller_is_found_where_it_is_mounted() {
-        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
-                      cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\n\
-                      cgroup2 /nowhere/unified cgroup2 rw 0 0\n\
-                      cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n";
-        let at = PathBuf::from("/sys/fs/cgroup/memory");
-        assert_eq!(find(mounts), Some((at, Hierarchy::V1)));
-        assert_eq!(find("cgroup2 /nowhere/unified cgroup2 rw 0 0\n"), None);
-        let top = tempfile::tempdir().unwrap();
-        std::fs::write(top.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
-        let line = format!("cgroup2 {} cgroup2 rw 0 0\n", top.path().display());
-        assert_eq!(find(&line), Some((top.path().to_owned(), Hierarchy::V2)));
-    }
 
     #[test]
     fn a_wrapped_command_joins_its_group_and_keeps_its_words() {

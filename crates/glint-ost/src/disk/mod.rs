@@ -7,7 +7,6 @@
 //! one file's size, attributes and times is a prefix of them, and bytes past the size are never
 //! seen. Bytes that are not synced may be there or not, each block for itself.
 
-pub(crate) mod host_memory;
 mod inode;
 mod local;
 pub mod memory;

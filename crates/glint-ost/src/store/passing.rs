@@ -32,8 +32,8 @@
 //! - Where the kernel or the file system refuses RWF_DONTCACHE (before Linux 6.16, tmpfs), that is
 //!   remembered, and writes are dropped by advice after the store has settled.
 
-use crate::disk::host_memory::MemoryLimits;
 use crate::disk::{DiskFile, DiskResult};
+use glint_memory::MemoryLimits;
 use glint_proto::ObjectId;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -127,7 +127,7 @@ impl Passing {
             ObjectCache::UpTo(limit) => (Some(limit), None),
             ObjectCache::UpToIfShort(limit) => {
                 let limits = MemoryLimits::of_this_process();
-                let look = move || limits.now().all(|memory| memory.has_free(FREE_PART));
+                let look = move || limits.free().all(|memory| memory.is_part(FREE_PART));
                 (Some(limit), Some(FreeMemory::new(LOOK_EVERY, look)))
             }
         };

@@ -1,0 +1,14 @@
+//! How much memory is left to this process, of the machine and of the control groups that limit it.
+//!
+//! Promises: nothing here waits for memory, or keeps a file open. Where the kernel does not say
+//! something, it counts as unlimited.
+//!
+//! Does not know: whose memory it is, and what is done about it.
+
+mod groups;
+mod limits;
+mod supply;
+
+pub use groups::{Hierarchy, controller};
+pub use limits::{MemoryLeft, MemoryLimits};
+pub use supply::{Supply, SupplyLook, SupplyWatch};
