@@ -1,14 +1,19 @@
-//! How much memory is left to this process, of the machine and of the control groups that limit it.
+//! How much memory is left to this process, of the machine and of the control groups that limit it, and
+//! how much caches may hold meanwhile.
 //!
 //! Promises: nothing here waits for memory, or keeps a file open. Where the kernel does not say
 //! something, it counts as unlimited.
 //!
 //! Does not know: whose memory it is, and what is done about it.
 
+mod allocator;
+mod allowance;
 mod groups;
 mod limits;
 mod supply;
 
+pub use allocator::give_back_free_pages;
+pub use allowance::{Allowance, CacheLook};
 pub use groups::{Hierarchy, controller};
 pub use limits::{MemoryLeft, MemoryLimits};
 pub use supply::{Supply, SupplyLook, SupplyWatch};
