@@ -11,6 +11,7 @@ use crate::calls::snapshots::Snapshots;
 use crate::data::SharedByFiles;
 use crate::data::placement::OstPlacement;
 use crate::locks::LockKeeping;
+use crate::memory::MemoryKeeping;
 use crate::meta_log::log::WriteBackLog;
 use crate::parameters::ClientParameters;
 use crate::vfs::{Caller, Found, Valid};
@@ -36,6 +37,7 @@ pub struct Client<T> {
     pub(crate) placement: OstPlacement,
     pub(crate) locks: LockKeeping,
     pub(crate) kernel_memory: KernelMemory,
+    pub(crate) memory: MemoryKeeping,
     /// Leads to this client itself, if it keeps locks; see [`crate::RunningClient`].
     pub(crate) me: OnceLock<Weak<Client<T>>>,
 }
@@ -63,6 +65,7 @@ impl<T: Transport> Client<T> {
             placement: OstPlacement::new(welcome.osts, welcome.own_osts),
             locks: LockKeeping::default(),
             kernel_memory: KernelMemory::default(),
+            memory: MemoryKeeping::default(),
             me: OnceLock::new(),
             transport,
         }
@@ -245,7 +248,8 @@ impl<T: Transport> Client<T> {
                     "read": count(Counter::FilesPrefetchedRead),
                     "unread_bytes": self.data.prefetched.bytes()});
                 let ahead = count(Counter::BytesReadAhead);
-                let own = json!({"cached_inodes": self.cache.len(), "unsent_bytes": unsent,
+                let own = json!({"cached_inodes": self.cache.len(), "memory": self.memory_status(),
+                    "unsent_bytes": unsent,
                     "unsent_changes": self.log.len(), "read_ahead_bytes": ahead, "prefetched": prefetched,
                     "write_errors": errors});
                 status.insert("client".into(), own);

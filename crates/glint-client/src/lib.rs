@@ -17,6 +17,7 @@ mod data;
 pub mod fuzz;
 mod kernel;
 mod locks;
+mod memory;
 mod meta_log;
 mod parameters;
 mod vfs;

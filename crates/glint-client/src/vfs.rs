@@ -188,6 +188,9 @@ pub trait Vfs: Send + Sync + 'static {
     fn negative_time(&self) -> Duration;
     /// There is a kernel that remembers what it is told, until it says that it forgets.
     fn set_kernel(&self, kernel: Arc<dyn Kernel>);
+    /// Notes that a program calls something about files. Of who may return its locks when nobody has
+    /// used it for long, each call is to be noted.
+    fn note_use(&self) {}
     /// The kernel forgets an inode that it was told of so many times.
     fn forget(&self, ino: Ino, lookups: u64);
 

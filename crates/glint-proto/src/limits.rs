@@ -75,6 +75,9 @@ pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
 /// Inodes above which a client asks the kernel to forget some. Each takes about 400 bytes, with its
 /// name in its directory: all of them together less than 256 MB.
 pub const KNOWN_INODES_MAX: usize = 1 << 19;
+/// How long nobody must have used a mount before it returns its locks, where nothing else was set: ten
+/// minutes.
+pub const IDLE_MS: u64 = 600_000;
 /// Names that a client remembers not to exist, in one directory and in all.
 pub const NEGATIVE_DENTRIES_PER_DIRECTORY_MAX: usize = 1 << 12;
 /// See [`NEGATIVE_DENTRIES_PER_DIRECTORY_MAX`].

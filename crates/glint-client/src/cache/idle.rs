@@ -22,24 +22,32 @@ impl Cache {
         }
     }
 
-    /// Forgets inodes that nobody uses, until there are few enough, but for those of which
-    /// something is kept to be told to servers again. Their locks are put among `returns`. However many
-    /// are in use, a quarter of the limit is left of the others: find(1) lists 100 000 names before it
-    /// looks at the first, and what came for these is not to be forgotten before.
+    /// Returns how many of the inodes that nobody uses are to be looked at, with such a limit of all.
+    /// However many are in use, a quarter of the limit is left of the others: find(1) lists 100 000 names
+    /// before it looks at the first, and what came for these is not to be forgotten before.
+    pub(crate) fn idle_excess(&self, limit: usize) -> usize {
+        let listed = self.idle.lock().len();
+        if self.len() > limit { listed.saturating_sub(limit / 4) } else { 0 }
+    }
+
+    /// Looks at so many inodes that nobody uses, and forgets them, but for those of which something
+    /// is kept to be told to servers again; fewer if that is enough. Their locks are put among
+    /// `returns`. Returns true while there are too many.
     pub(crate) fn shrink(
         &self,
         limit: usize,
+        looks: usize,
         returns: &ReturnQueue,
         is_unstable: impl Fn(Ino) -> bool,
-    ) {
-        let listed = self.idle.lock().len();
-        for _ in limit / 4..listed {
+    ) -> bool {
+        for _ in 0..looks {
             if self.len() <= limit {
-                return;
+                return false;
             }
-            let Some(ino) = self.idle.lock().pop_front() else { return };
+            let Some(ino) = self.idle.lock().pop_front() else { return false };
             self.forget_idle(ino, returns, &is_unstable);
         }
+        self.len() > limit
     }
 
     /// Forgets an inode that was listed, if nobody uses it; lists it again if it is in use for
@@ -103,8 +111,8 @@ mod tests {
         cache.inode(DIRECTORY).lock().dentries.insert(b"f", FILE);
         cache.inode(FILE).lock().add_name(DIRECTORY, b"f");
         [DIRECTORY, FILE].into_iter().for_each(|ino| cache.note_idle(&cache.inode(ino)));
-        cache.shrink(0, &returns, |_| false);
-        cache.shrink(0, &returns, |_| false);
+        cache.shrink(0, 9, &returns, |_| false);
+        cache.shrink(0, 9, &returns, |_| false);
         assert_eq!(cache.len(), 0);
     }
 
@@ -112,7 +120,7 @@ mod tests {
     fn what_was_only_looked_up_goes_if_no_kernel_forgets_it() {
         let (cache, returns) = (Cache::new(Arc::default()), ReturnQueue::default());
         grant(&cache, FILE);
-        cache.shrink(0, &returns, |_| false);
+        cache.shrink(0, 9, &returns, |_| false);
         assert_eq!(cache.len(), 0);
     }
 
@@ -146,7 +154,7 @@ mod tests {
                     }
                     _ => {
                         drop(inode);
-                        cache.shrink(0, &returns, |_| unstable);
+                        cache.shrink(0, 9, &returns, |_| unstable);
                         let used = pinned > 0 || update.is_some() || user.is_some() || unstable;
                         prop_assert!(cache.len() == 1 || !used);
                     }
@@ -158,7 +166,7 @@ mod tests {
                 (0..pinned).for_each(|_| inode.lock().pins.close(false));
                 cache.note_idle(&inode);
             }
-            cache.shrink(0, &returns, |_| false);
+            cache.shrink(0, 9, &returns, |_| false);
             prop_assert_eq!(cache.len(), 0);
             let returned = Return::Bits { ino: FILE, bits: Bits::ENTRY | Bits::SHARED, number: 1 };
             prop_assert_eq!(returns.take(), [returned]);

@@ -23,6 +23,7 @@ use crate::cache::pages::PageGuesses;
 use crate::kernel::Kernel;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
+use glint_proto::limits::NEGATIVE_DENTRIES_MAX;
 use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::{Attr, Errno, FsResult, Ino};
 use glint_wait::Sharded;
@@ -52,8 +53,9 @@ pub(crate) struct Cache {
     idle: Mutex<VecDeque<Ino>>,
     /// Inodes with data that is not at its OSTs, and some that had.
     dirty: Mutex<BTreeSet<Ino>>,
-    /// Names that are known to be free, in all; and directories that have such, oldest first.
+    /// Names that are known to be free, in all, and how many may be; and directories that have such, oldest first.
     pub(crate) negative: AtomicUsize,
+    pub(crate) negative_max: AtomicUsize,
     /// The part whose inodes the kernel is asked next to forget.
     pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
@@ -74,6 +76,7 @@ impl Cache {
             idle: Mutex::default(),
             dirty: Mutex::default(),
             negative: AtomicUsize::new(0),
+            negative_max: AtomicUsize::new(NEGATIVE_DENTRIES_MAX),
             next_pruned: AtomicUsize::new(0),
             with_negative: Mutex::default(),
             flight: RequestsInFlight::default(),

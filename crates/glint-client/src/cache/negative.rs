@@ -13,7 +13,7 @@ use crate::cache::Cache;
 use crate::cache::attrs::Tick;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::vfs::Found;
-use glint_proto::limits::{NEGATIVE_DENTRIES_MAX, NEGATIVE_DENTRIES_PER_DIRECTORY_MAX};
+use glint_proto::limits::NEGATIVE_DENTRIES_PER_DIRECTORY_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, Ino, MdsReply};
 use std::sync::atomic::Ordering;
@@ -209,7 +209,7 @@ impl Cache {
 
     /// Forgets names that are free, in the directories that have had such for longest.
     pub(crate) fn limit_negative(&self) {
-        while self.negative.load(Ordering::Relaxed) > NEGATIVE_DENTRIES_MAX {
+        while self.negative.load(Ordering::Relaxed) > self.negative_max.load(Ordering::Relaxed) {
             let Some(first) = self.with_negative.lock().pop_front() else { return };
             if let Some(directory) = self.find(first) {
                 let forgotten = directory.lock().dentries.forget_negative();
@@ -224,6 +224,7 @@ mod tests {
     use super::*;
     use crate::kernel::testing::TestKernel;
     use glint_proto::Timestamp;
+    use glint_proto::limits::NEGATIVE_DENTRIES_MAX;
     use glint_proto::lock::Grant;
     use std::sync::Arc;
 

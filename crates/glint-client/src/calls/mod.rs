@@ -59,6 +59,10 @@ impl<T: Transport> Vfs for Client<T> {
         self.cache.set_kernel(kernel);
     }
 
+    fn note_use(&self) {
+        self.memory.note_use();
+    }
+
     fn forget(&self, ino: Ino, lookups: u64) {
         if self.has_locks() {
             self.cache.forget(ino, lookups);

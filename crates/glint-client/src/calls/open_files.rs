@@ -88,6 +88,12 @@ impl Handles {
         self.files.read().get(handle.0 as usize).cloned().ok_or(Errno::EBADF)
     }
 
+    /// Forgets what was read ahead for open files, one after the other.
+    pub(crate) fn forget_read_ahead(&self) {
+        let files: Vec<_> = self.files.read().iter().map(|(_, file)| file.clone()).collect();
+        files.iter().for_each(|file| file.ahead.lock().forget());
+    }
+
     pub(crate) fn remove(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {
         let file = self.files.write().try_remove(handle.0 as usize).ok_or(Errno::EBADF)?;
         self.undeclared.fetch_sub(usize::from(!file.declared), Ordering::AcqRel);

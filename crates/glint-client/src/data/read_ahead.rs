@@ -47,31 +47,51 @@ pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
 
 /// Memory that is used for reading ahead.
 #[derive(Clone)]
-pub(crate) struct ReadAheadMemory {
-    used: Arc<AtomicUsize>,
-    max: usize,
+pub(crate) struct ReadAheadMemory(Arc<MemoryUse>);
+
+struct MemoryUse {
+    used: AtomicUsize,
+    max: AtomicUsize,
+    /// With ample memory.
+    most: usize,
 }
 
 impl Default for ReadAheadMemory {
     fn default() -> ReadAheadMemory {
-        ReadAheadMemory { used: Arc::default(), max: MEMORY_MAX }
+        ReadAheadMemory::of(MEMORY_MAX)
     }
 }
 
 impl ReadAheadMemory {
     /// Memory for small files that nobody has read yet.
     pub(crate) fn for_prefetched() -> ReadAheadMemory {
-        ReadAheadMemory { used: Arc::default(), max: PREFETCHED_MAX }
+        ReadAheadMemory::of(PREFETCHED_MAX)
+    }
+
+    fn of(most: usize) -> ReadAheadMemory {
+        let (used, max) = (AtomicUsize::new(0), AtomicUsize::new(most));
+        ReadAheadMemory(Arc::new(MemoryUse { used, max, most }))
+    }
+
+    /// Halves the limit of ample memory so many times.
+    pub(crate) fn set_steps(&self, steps: u32) {
+        self.0.max.store(self.0.most >> steps, Ordering::Release);
+    }
+
+    /// Returns true if more is used than may be.
+    pub(crate) fn is_over(&self) -> bool {
+        self.used() > self.0.max.load(Ordering::Acquire)
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let take = |used: usize| (used + bytes <= self.max).then_some(used + bytes);
-        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+        let max = self.0.max.load(Ordering::Acquire);
+        let take = |used: usize| (used + bytes <= max).then_some(used + bytes);
+        self.0.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
     }
 
     /// Bytes that are used.
     pub(crate) fn used(&self) -> usize {
-        self.used.load(Ordering::Acquire)
+        self.0.used.load(Ordering::Acquire)
     }
 }
 
@@ -91,7 +111,7 @@ pub(crate) struct BlockAhead {
 
 impl Drop for BlockAhead {
     fn drop(&mut self) {
-        self.memory.used.fetch_sub(self.len as usize, Ordering::AcqRel);
+        self.memory.0.used.fetch_sub(self.len as usize, Ordering::AcqRel);
     }
 }
 
@@ -191,6 +211,12 @@ impl ReadAhead {
     pub(crate) fn widen(&mut self) {
         // Many that were under way at once may say so before the next one is planned.
         self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX.end);
+    }
+
+    /// Forgets what was read ahead; more is when a read takes long again.
+    pub(crate) fn forget(&mut self) {
+        self.blocks.clear();
+        self.window = 0;
     }
 
     /// Size of the file as far as it has to be known; `None` if it has to be asked.

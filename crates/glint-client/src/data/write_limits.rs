@@ -6,15 +6,25 @@
 //!   pause leaves room and requests to the others of its OST.
 //! - What an OST keeps is either here or goes with data that is counted as dirty.
 
-use glint_proto::limits::{DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX};
+use glint_proto::limits::{
+    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
+};
 use glint_telemetry::Counter;
 use glint_wait::Turns;
 use parking_lot::Mutex;
 
+/// Least limit of all data: an OST gets full requests one after the other.
+const DIRTY_BYTES_MIN: usize = 4 * BULK_BYTES_MAX;
+/// The same while memory is short.
+const DIRTY_BYTES_SHORT: usize = 2 * BULK_BYTES_MAX;
+
 #[derive(Default)]
 struct Room {
     total: usize,
-    total_max: Option<usize>,
+    /// Bytes of memory that this process may use, once somebody has asked for them.
+    memory: Option<u64>,
+    /// How often the limit of all is halved.
+    steps: u32,
     osts: Vec<OstLimits>,
     errors: u64,
 }
@@ -62,13 +72,15 @@ impl Room {
         &mut self.osts[index]
     }
 
-    /// An eighth of the memory of this machine, and not more than the limit.
+    /// An eighth of the memory that this process may use, and not more than the limit; less while
+    /// memory is short.
     fn total_max(&mut self) -> usize {
-        *self.total_max.get_or_insert_with(|| {
+        let memory = *self.memory.get_or_insert_with(|| {
             let info = rustix::system::sysinfo();
-            let bytes = info.totalram as usize * (info.mem_unit as usize).max(1);
-            (bytes / 8).clamp(2 * DIRTY_BYTES_PER_OST_MAX, DIRTY_BYTES_MAX)
-        })
+            info.totalram * u64::from(info.mem_unit).max(1)
+        });
+        let most = usize::try_from(memory / 8).unwrap_or(usize::MAX);
+        (most.clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX) >> self.steps).max(DIRTY_BYTES_SHORT)
     }
 
     fn take(&mut self, ost: u16, what: What) -> bool {
@@ -89,6 +101,21 @@ impl Room {
 }
 
 impl WriteLimits {
+    /// Says how much memory this process may use.
+    pub(crate) fn set_memory(&self, bytes: Option<u64>) {
+        let mut room = self.room.lock();
+        room.memory = bytes.or(room.memory);
+    }
+
+    /// Halves the limit of all data so many times: there is less memory than before, or more.
+    pub(crate) fn set_steps(&self, steps: u32) {
+        let mut room = self.room.lock();
+        room.steps = steps;
+        let osts = room.osts.len() as u16;
+        drop(room);
+        (0..osts).for_each(|ost| self.turns.call(&(ost, What::Room)));
+    }
+
     /// Waits for room for data of an OST.
     pub(crate) async fn room(&self, ost: u16) {
         self.wait(ost, What::Room).await;
@@ -237,6 +264,28 @@ mod tests {
         limits.remove(0, per_ost);
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
         assert!(waits.poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+
+    #[test]
+    fn there_is_less_room_while_memory_is_short_and_who_waits_goes_on_when_it_is_not() {
+        let limits = WriteLimits::default();
+        limits.set_memory(Some(4 << 30));
+        assert_eq!(limits.room.lock().total_max(), 512 << 20);
+        limits.set_memory(None);
+        limits.set_steps(6);
+        assert_eq!(limits.room.lock().total_max(), 8 << 20);
+        limits.set_steps(30);
+        assert_eq!(limits.room.lock().total_max(), DIRTY_BYTES_SHORT);
+        limits.add(0, DIRTY_BYTES_SHORT);
+        let counter = Arc::new(Counter::default());
+        let waker = Waker::from(counter.clone());
+        let mut waits = pin!(limits.room(0));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        limits.set_steps(1);
+        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        assert!(waits.poll(&mut Context::from_waker(&waker)).is_ready());
+        limits.set_memory(Some(64 << 20));
+        assert_eq!(limits.room.lock().total_max(), DIRTY_BYTES_SHORT, "of a small control group");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The threads that keep a client's locks. One answers recalls, writes old data, and returns what
 //! is not used; it serves no requests, so nothing that it waits for can wait for it. The other
-//! watches the lease, and waits for nothing. Beside them are threads that send data of closed files.
+//! watches the lease, and waits for nothing. Beside them are threads that send data of closed files,
+//! and one that looks how much memory there is (`memory.rs`).
 
 use crate::client::Client;
 use crate::data::write_back::AGE_MAX;
@@ -15,6 +16,11 @@ use std::time::Duration;
 const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
 /// Pause before what has become old, and the lease, are seen to again.
 const ROUND: Duration = Duration::from_millis(100);
+
+/// Inodes that are forgotten without a pause: about a millisecond of this thread, which also answers
+/// recalls.
+const PIECE: usize = 1024;
+const PIECE_PAUSE: Duration = Duration::from_micros(100);
 
 /// Most threads that send data of closed files.
 const SENDERS_MAX: usize = 4;
@@ -60,6 +66,9 @@ impl<T: Transport> RunningClient<T> {
                 watching.watch();
             }
         })?);
+        let keeping = client.clone();
+        let memory = std::thread::Builder::new().name("memory".into());
+        running.threads.push(memory.spawn(move || keeping.watch_memory())?);
         for _ in 1..senders() {
             let client = client.clone();
             let closes = std::thread::Builder::new().name("closes".into());
@@ -154,7 +163,7 @@ impl<T: Transport> Client<T> {
             while !giving.locks.inbox.is_stopped() {
                 host::sleep(ROUND).await;
                 giving.return_oldest_delegations().await;
-                giving.shrink();
+                giving.shrink().await;
                 giving.send_returns().await;
             }
         });
@@ -193,7 +202,8 @@ impl<T: Transport> Client<T> {
     fn write_old(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
         let (data_age, change_age) = *AGES;
-        let age = if self.data.limits.is_stuck() { Duration::ZERO } else { data_age };
+        let is_urgent = self.data.limits.is_stuck() || self.memory.is_short();
+        let age = if is_urgent { Duration::ZERO } else { data_age };
         let old = clock::now().checked_sub(age);
         if let Some(old) = old
             && self.data.limits.counts().0 > 0
@@ -217,13 +227,20 @@ impl<T: Transport> Client<T> {
         {
             self.log.hurry_old(old);
         }
+        self.free_sent_data();
     }
 
-    /// Keeps no more inodes than it may.
-    fn shrink(self: &Arc<Self>) {
-        let limit = self.kernel_memory.inodes_max();
+    /// Keeps no more inodes than it may. Recalls are answered in between.
+    async fn shrink(self: &Arc<Self>) {
+        let limit = self.inodes_max();
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
-        self.cache.shrink(limit, &self.locks.returns, is_unstable);
+        let mut looks = self.cache.idle_excess(limit);
+        while looks > 0
+            && self.cache.shrink(limit, looks.min(PIECE), &self.locks.returns, is_unstable)
+        {
+            looks = looks.saturating_sub(PIECE);
+            host::sleep(PIECE_PAUSE).await;
+        }
         let known = self.cache.len();
         if known > limit
             && let Some(round) = self.kernel_memory.begin_to_ask(known)

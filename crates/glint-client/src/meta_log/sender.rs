@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 /// Most delegations that a client holds.
 const DELEGATIONS_MAX: usize = 4096;
-/// Delegations used by one of the last `RECENT` changes are not returned. A change uses two at
-/// most, so these are fewer than a client may hold.
-const RECENT: u64 = DELEGATIONS_MAX as u64 / 4;
+/// Delegations used by one of the last changes are not returned: changes that are this part of those that
+/// a client may hold. A change uses two at most, so these are fewer than a client may hold.
+const RECENT_PART: usize = 4;
 
 impl<T: Transport> Client<T> {
     /// Sends changes, and the data of files that were made with them and closed. Never ends.
@@ -166,16 +166,19 @@ impl<T: Transport> Client<T> {
         state.rare.delegation.last_change()
     }
 
-    /// Returns the oldest delegations, if they are many, but for those that were used just now.
+    /// Returns the oldest delegations, if they are many, or more than there may be inodes, but for
+    /// those that were used just now.
     pub(crate) async fn return_oldest_delegations(&self) {
-        while let Some(ino) = self.log.oldest_delegated(DELEGATIONS_MAX) {
+        let max = DELEGATIONS_MAX.min(self.inodes_max());
+        let recent = (max / RECENT_PART) as u64;
+        while let Some(ino) = self.log.oldest_delegated(max) {
             let Some(inode) =
                 self.cache.find(ino).filter(|inode| inode.lock().rare.delegation.is_delegated())
             else {
                 continue;
             };
             let last = inode.lock().rare.delegation.last_change();
-            if last > 0 && last + RECENT > self.log.last() {
+            if last > 0 && last + recent > self.log.last() {
                 self.log.note_delegated(ino);
                 continue;
             }

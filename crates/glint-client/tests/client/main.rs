@@ -6,6 +6,7 @@ mod closes;
 mod data_write_back;
 mod grants;
 mod lookups;
+mod memory;
 mod prefetch;
 mod scans;
 #[path = "../support/mod.rs"]

@@ -118,7 +118,9 @@ impl<F: Vfs> Adapter<F> {
                 return Outcome::NoReply;
             }
             Opcode::Destroy => return Outcome::Done(0),
-            _ => {}
+            // As programs that watch file systems do: `df`, `glint status`.
+            Opcode::Statfs | Opcode::Getxattr | Opcode::Listxattr => {}
+            _ => self.fs.note_use(),
         }
         let header = request.header;
         let call = Call {

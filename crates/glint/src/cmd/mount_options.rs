@@ -4,7 +4,10 @@
 use glint_client::Client;
 use glint_mount::{MountFlags, MountOptions, TransportKind};
 use glint_net::Transport;
+use glint_proto::limits::IDLE_MS;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 /// Help of `-o`.
 pub(crate) const HELP: &str = "\
@@ -13,7 +16,8 @@ pub(crate) const HELP: &str = "\
     keep_awake=auto|off, polling=auto|off, prefetch=on|off (on: whether small files are read \
     before a program asks, after others of their directory), cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
-    up to half a second later; inodes=N: how many are kept in memory (524 288). Without --cert \
+    up to half a second later; inodes=N: how many are kept in memory (524 288); idle=SECONDS: \
+    how long nobody must have used the mount before it returns its locks (600; 0: never). Without --cert \
     a mount is nosuid,nodev unless trust is said: whoever reaches the server may make programs and \
     devices of root there. (suid,dev do it, too, but mount(8) does not pass them on)";
 
@@ -70,7 +74,7 @@ const IGNORED: [&str; 17] = [
 const IGNORED_PREFIXES: [&str; 8] =
     ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
 /// Words of Glint's own options, and the option that each is about.
-const OWN_OPTIONS: [(&str, &str); 13] = [
+const OWN_OPTIONS: [(&str, &str); 14] = [
     ("direct_io", "direct_io"),
     ("keep_awake", "keep_awake"),
     ("polling", "polling"),
@@ -79,6 +83,7 @@ const OWN_OPTIONS: [(&str, &str); 13] = [
     ("nowbmeta", "wbmeta"),
     ("transport", "transport"),
     ("inodes", "inodes"),
+    ("idle", "idle"),
     ("trust", "trust"),
     ("context", "context"),
     ("fscontext", "context"),
@@ -94,8 +99,9 @@ const CHOICES: [(&str, &[&str]); 4] = [
 ];
 /// Glint's own options that are said without a value.
 const PLAIN: [&str; 4] = ["direct_io", "wbmeta", "nowbmeta", "trust"];
-/// Advice to who says `inodes` otherwise.
+/// Advice to who says `inodes` or `idle` otherwise.
 const INODES: &str = "say a number of inodes, as inodes=524288";
+const IDLE: &str = "say a number of seconds, as idle=600, or 0 for never";
 /// Labels of SELinux: the kernel's own, where it has SELinux.
 const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
 
@@ -156,6 +162,8 @@ pub struct ParsedOptions {
     write_back_metadata: bool,
     /// Inodes above which the kernel is asked to forget some.
     inodes: Option<usize>,
+    /// Seconds without use after which locks are returned; 0 for never.
+    idle_s: Option<u64>,
     /// A mount without a certificate is none of less trust: mount(8) does not pass `suid` and `dev`
     /// on, because they are its defaults.
     trust: bool,
@@ -184,6 +192,8 @@ impl ParsedOptions {
         if let Some(inodes) = self.inodes {
             client.limit_inodes(inodes);
         }
+        let idle = self.idle_s.map_or(Duration::from_millis(IDLE_MS), Duration::from_secs);
+        client.return_locks_after((!idle.is_zero()).then_some(idle));
         if self.prefetch {
             client.prefetch_files();
         }
@@ -202,6 +212,7 @@ impl ParsedOptions {
             ("wbmeta", self.write_back_metadata.to_string()),
             ("transport", format!("{:?}", self.transport)),
             ("inodes", format!("{:?}", self.inodes)),
+            ("idle", format!("{:?}", self.idle_s)),
             ("trust", self.trust.to_string()),
             ("context", format!("{:?}", self.contexts)),
         ];
@@ -267,6 +278,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         prefetch: true,
         write_back_metadata: true,
         inodes: None,
+        idle_s: None,
         trust: false,
         cert: None,
         remount: false,
@@ -313,11 +325,9 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
                 parsed.cert = Some(unquoted(&other["cert=".len()..]).into());
             }
             other if other.starts_with("inodes=") => {
-                let number = &other["inodes=".len()..];
-                let number =
-                    number.parse().map_err(|_| format!("mount option {other}: {INODES}"))?;
-                parsed.inodes = Some(number);
+                parsed.inodes = Some(number(other, INODES)?);
             }
+            other if other.starts_with("idle=") => parsed.idle_s = Some(number(other, IDLE)?),
             other if CONTEXTS.iter().any(|label| other.starts_with(label)) => {
                 parsed.contexts.push(option);
             }
@@ -330,6 +340,12 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
     Ok(parsed)
 }
 
+/// The number that an option says.
+fn number<N: FromStr>(option: &str, advice: &str) -> Result<N, String> {
+    let (_, value) = option.split_once('=').unwrap_or_default();
+    value.parse().map_err(|_| format!("mount option {option}: {advice}"))
+}
+
 /// Why an option, which begins with this word, is refused, and what to say instead.
 fn refusal(word: &str) -> String {
     if let Some((_, values)) = CHOICES.iter().find(|(name, _)| *name == word) {
@@ -337,6 +353,7 @@ fn refusal(word: &str) -> String {
     }
     match word {
         "inodes" => INODES.into(),
+        "idle" => IDLE.into(),
         "cert" => "say a directory that `glint cert issue` made, as cert=DIR".into(),
         word if PLAIN.contains(&word) => format!("{word} takes no value; say {word}"),
         _ => "unknown; see `glint mount --help` for those there are".into(),
@@ -376,6 +393,7 @@ mod tests {
             ("trust=yes", "say trust"),
             ("inodes=many", "inodes=524288"),
             ("inodes", "inodes=524288"),
+            ("idle=soon", "idle=600"),
             ("cert", "cert=DIR"),
         ] {
             let error = parse(&[option.into()], false).err().unwrap();
@@ -409,6 +427,7 @@ mod tests {
             "nowbmeta",
             "transport=devfuse",
             "inodes=7",
+            "idle=0",
             "trust",
             "context=a",
             "fscontext=a",

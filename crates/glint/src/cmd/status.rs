@@ -114,7 +114,20 @@ fn show_mount(status: &Value) {
             human_bytes(client["unsent_bytes"].as_u64().unwrap_or(0)),
             client["write_errors"]
         );
+        if let Some(memory) = memory(&client["memory"]) {
+            crate::say!("  memory   {memory}");
+        }
     }
+}
+
+/// What limits the caches of a mount, if they may hold less than usual.
+fn memory(memory: &Value) -> Option<String> {
+    let (now, ample) = (memory["inodes_max"].as_u64()?, memory["inodes_max_ample"].as_u64()?);
+    let (supply, part) = (memory["supply"].as_str()?, memory["data_part"].as_str()?);
+    let why = if memory["idle"] == true { "not used for long" } else { supply };
+    let is_less = now < ample || part != "all";
+    (is_less || supply == "short")
+        .then(|| format!("{why}: at most {now} of {ample} inodes, {part} of what data may take"))
 }
 
 /// Prints what a mount knows of itself while its server is away.
@@ -189,6 +202,20 @@ mod tests {
         assert_eq!(told(0, 0), None);
         assert!(told(0, 1 << 20).unwrap().contains("above 8"), "{:?}", told(0, 1 << 20));
         assert_eq!(passed_through(&Value::Null), None, "of a server without it");
+    }
+
+    #[test]
+    fn limits_of_memory_are_told_when_they_are_less_than_usual() {
+        let told = |supply, now, part, idle| {
+            let state = serde_json::json!({"supply": supply, "inodes_max": now, "idle": idle,
+                "inodes_max_ample": 500, "data_part": part});
+            memory(&state)
+        };
+        assert_eq!(told("ample", 500, "all", false), None);
+        let short = told("short", 250, "1/2", false).unwrap();
+        assert_eq!(short, "short: at most 250 of 500 inodes, 1/2 of what data may take");
+        assert!(told("ample", 7, "all", true).unwrap().starts_with("not used for long: at most 7"));
+        assert_eq!(memory(&Value::Null), None, "of a mount without it");
     }
 
     #[test]

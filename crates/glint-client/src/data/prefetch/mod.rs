@@ -93,6 +93,16 @@ impl PrefetchedFiles {
         self.memory.used()
     }
 
+    /// Halves the limit of ample memory so many times. What is more than that goes, the oldest first;
+    /// all of it if nobody has used this client for long.
+    pub(crate) fn set_steps(&self, steps: u32, is_idle: bool) {
+        self.memory.set_steps(steps);
+        while self.memory.is_over() || is_idle {
+            let Some(oldest) = self.files.lock().pop_front() else { return };
+            take(&oldest);
+        }
+    }
+
     /// Room for a file. What was asked for long ago goes for it.
     fn room(&self, len: u64) -> Option<Arc<BlockAhead>> {
         let mut freed = 0;
@@ -102,9 +112,7 @@ impl PrefetchedFiles {
             }
             // More than that would help nobody: somebody reads the rest.
             let oldest = if freed < len { self.files.lock().pop_front()? } else { return None };
-            let taken =
-                oldest.upgrade().and_then(|inode| inode.lock().rare.made()?.data.take_prefetched());
-            freed += taken.map_or(0, |(_, block)| block.len);
+            freed += take(&oldest);
         }
     }
 
@@ -115,10 +123,14 @@ impl PrefetchedFiles {
             files.push_back(Arc::downgrade(inode));
             if files.len() > FILES_MAX { files.pop_front() } else { None }
         };
-        drop(
-            oldest.and_then(|oldest| oldest.upgrade()?.lock().rare.made()?.data.take_prefetched()),
-        );
+        oldest.as_ref().map(take);
     }
+}
+
+/// Takes what was asked for of a file and nobody has read. Returns how many bytes that are.
+fn take(file: &Weak<CachedInode>) -> u64 {
+    let taken = || file.upgrade()?.lock().rare.made()?.data.take_prefetched();
+    taken().map_or(0, |(_, block)| block.len)
 }
 
 impl<T: Transport> Client<T> {

@@ -1,0 +1,224 @@
+//! Memory of a client: how much its caches may hold, and how they are made to.
+//!
+//! A thread of its own looks how much memory there is for this process (`glint-memory`), more often
+//! the less there is. While it is short, or nobody has used the client for long, less is allowed, in
+//! steps, and the parts follow: inodes, and with them their locks and the kernel's, within a round of the
+//! thread that returns locks (`locks/threads.rs`, `cache/prune.rs`); names that are free, data that was
+//! read ahead, and room for data that is written behind, here and at once. What is dirty or open stays:
+//! dirty data is sent earlier, and servers bring what was sent to stable storage, which frees it.
+//!
+//! No call waits for any of this longer than 10 ms. Nothing here runs on a thread that serves calls. A
+//! lock that calls need is held for one inode, one file or one directory at a time, or to copy one of
+//! 64 parts of the list of inodes. The allocator's lock is held while free pages are given back to the
+//! system, so that is done again for every few MB. A writer that waits for room waits for its OSTs, as
+//! ever, with less room.
+
+use crate::client::Client;
+use glint_memory::{Allowance, CacheLook, Supply, SupplyWatch};
+use glint_net::Transport;
+use glint_proto::limits::NEGATIVE_DENTRIES_MAX;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes that caches may grow by in a second: who looks again when spare memory may be used up looks
+/// in time.
+const GROWTH_PER_S: u64 = 500 << 20;
+/// Pause between two looks, with little memory and with much.
+const LOOK_MIN: Duration = Duration::from_millis(20);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The same while more is held than is allowed.
+const LOOK_SHRINKING: Duration = Duration::from_millis(50);
+/// Inodes that were forgotten before their memory is given back to the system: some MB.
+const FREED_MAX: usize = 8192;
+/// How long what was freed may stay with the allocator while memory is short.
+const FREED_TIME: Duration = Duration::from_secs(1);
+
+/// How much the caches of a client may hold.
+pub(crate) struct MemoryKeeping {
+    allowance: Mutex<Allowance>,
+    /// What follows from it: entries, steps of caches of bytes, and whether nobody uses them.
+    entries_max: AtomicUsize,
+    steps: AtomicU32,
+    is_idle: AtomicBool,
+    is_tight: AtomicBool,
+    is_short: AtomicBool,
+    /// A program has called something since the last look.
+    was_used: AtomicBool,
+    /// After how many milliseconds without that caches are idle; 0 for never.
+    idle_ms: AtomicU64,
+    /// Servers are being asked to bring to stable storage what was sent.
+    is_committing: AtomicBool,
+}
+
+impl Default for MemoryKeeping {
+    fn default() -> MemoryKeeping {
+        MemoryKeeping {
+            allowance: Mutex::default(),
+            entries_max: AtomicUsize::new(usize::MAX),
+            steps: AtomicU32::new(0),
+            is_idle: AtomicBool::new(false),
+            is_tight: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            was_used: AtomicBool::new(false),
+            idle_ms: AtomicU64::new(0),
+            is_committing: AtomicBool::new(false),
+        }
+    }
+}
+
+impl MemoryKeeping {
+    /// Notes that a program has called something.
+    pub(crate) fn note_use(&self) {
+        // Read first: calls of all cores come here.
+        if !self.was_used.load(Ordering::Relaxed) {
+            self.was_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets how long nobody must have used the client before it returns its locks.
+    pub(crate) fn set_idle_after(&self, time: Option<Duration>) {
+        let ms = time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
+        self.idle_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Returns true if memory is short.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if less is allowed than with ample memory, or to a client that is used.
+    fn is_less(&self) -> bool {
+        self.entries_max.load(Ordering::Relaxed) != usize::MAX
+    }
+
+    fn look(&self, at: Duration, supply: Supply, entries: usize, entries_max: usize) -> bool {
+        let idle_ms = self.idle_ms.load(Ordering::Relaxed);
+        let look = CacheLook {
+            entries,
+            entries_max,
+            was_used: self.was_used.swap(false, Ordering::Relaxed),
+            idle_after: (idle_ms > 0).then_some(Duration::from_millis(idle_ms)),
+        };
+        let mut allowance = self.allowance.lock();
+        let before = allowance.steps();
+        let is_less = allowance.look(at, supply, look);
+        self.entries_max.store(allowance.entries_max(), Ordering::Relaxed);
+        self.steps.store(allowance.steps(), Ordering::Relaxed);
+        self.is_idle.store(allowance.is_idle(), Ordering::Relaxed);
+        self.is_tight.store(supply == Supply::Tight, Ordering::Relaxed);
+        self.is_short.store(supply == Supply::Short, Ordering::Relaxed);
+        is_less || allowance.steps() != before
+    }
+}
+
+/// When memory was last given back to the system, and the most inodes that were known since.
+struct GivenBack {
+    at: Instant,
+    most: usize,
+}
+
+impl GivenBack {
+    /// Returns true if it is to be given back now, with so many inodes.
+    fn is_due(&mut self, entries: usize, keeping: &MemoryKeeping) -> bool {
+        self.most = self.most.max(entries);
+        let freed = self.most - entries;
+        let is_late = self.at.elapsed() >= FREED_TIME;
+        let is_due = keeping.is_less()
+            && (freed >= FREED_MAX || is_late && (freed > 0 || keeping.is_short()));
+        if is_due {
+            *self = GivenBack { at: Instant::now(), most: entries };
+        }
+        is_due
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// Most inodes that may be known now.
+    pub(crate) fn inodes_max(&self) -> usize {
+        let allowed = self.memory.entries_max.load(Ordering::Relaxed);
+        self.kernel_memory.inodes_max().min(allowed)
+    }
+
+    /// Has this client return its locks when [`crate::Vfs::note_use`] was not called for so long;
+    /// never, if no time is said.
+    pub fn return_locks_after(&self, idle: Option<Duration>) {
+        self.memory.set_idle_after(idle);
+    }
+
+    /// Tells this client how much memory there is, at a time since any beginning: caches shrink, or may
+    /// grow again. [`crate::RunningClient`] does it by itself.
+    pub fn note_memory(&self, at: Duration, supply: Supply) {
+        let (known, max) = (self.cache.len(), self.kernel_memory.inodes_max());
+        if !self.memory.look(at, supply, known, max) {
+            return;
+        }
+        let steps = self.memory.steps.load(Ordering::Relaxed);
+        let is_idle = self.memory.is_idle.load(Ordering::Relaxed);
+        self.cache.negative_max.store(NEGATIVE_DENTRIES_MAX >> steps, Ordering::Relaxed);
+        self.cache.limit_negative();
+        self.data.limits.set_steps(steps);
+        self.data.ahead_memory.set_steps(steps);
+        if self.data.ahead_memory.is_over() {
+            self.handles.forget_read_ahead();
+        }
+        self.data.prefetched.set_steps(steps, is_idle);
+        tracing::info!(
+            ?supply, is_idle, known, inodes_max = self.inodes_max(), data = %part(steps),
+            "caches may hold more or less than before"
+        );
+    }
+
+    /// Looks how much memory there is, again and again.
+    pub(crate) fn watch_memory(&self) {
+        let watch = SupplyWatch::of_this_process();
+        self.data.limits.set_memory(watch.total());
+        let begun = Instant::now();
+        let mut given_back = GivenBack { at: begun, most: 0 };
+        while !self.locks.inbox.is_stopped() {
+            let look = watch.look();
+            self.note_memory(begun.elapsed(), look.supply);
+            if given_back.is_due(self.cache.len(), &self.memory) {
+                glint_memory::give_back_free_pages();
+            }
+            let until_short = Duration::from_millis(look.spare.saturating_mul(1000) / GROWTH_PER_S);
+            let shrinks = self.cache.len() > self.inodes_max();
+            let longest = if shrinks { LOOK_SHRINKING } else { LOOK_MAX };
+            std::thread::park_timeout(until_short.clamp(LOOK_MIN, longest));
+        }
+    }
+
+    /// Has servers bring to stable storage what they were sent, while memory is short: until then it is
+    /// kept here, to be sent again.
+    pub(crate) fn free_sent_data(self: &std::sync::Arc<Self>) {
+        let is_wanted = self.memory.is_short() && self.transport.has_uncommitted();
+        if is_wanted && !self.memory.is_committing.swap(true, Ordering::AcqRel) {
+            let client = self.clone();
+            glint_net::host::spawn(async move {
+                if let Err(errno) = client.transport.commit().await {
+                    tracing::debug!(%errno, "what was sent is kept: servers did not commit it");
+                }
+                client.memory.is_committing.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// The state of memory, for `glint status`.
+    pub(crate) fn memory_status(&self) -> Value {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let supply = match (is(&self.memory.is_short), is(&self.memory.is_tight)) {
+            (true, _) => "short",
+            (_, true) => "tight",
+            _ => "ample",
+        };
+        let steps = self.memory.steps.load(Ordering::Relaxed);
+        json!({"supply": supply, "idle": is(&self.memory.is_idle), "inodes_max": self.inodes_max(),
+            "inodes_max_ample": self.kernel_memory.inodes_max(), "data_part": part(steps)})
+    }
+}
+
+/// Which part of their data caches may hold after so many steps.
+fn part(steps: u32) -> String {
+    if steps == 0 { "all".into() } else { format!("1/{}", 1u32 << steps) }
+}
