@@ -5,7 +5,7 @@
 //! steps, and the parts follow: inodes, and with them their locks and the kernel's, within a round of the
 //! thread that returns locks (`locks/threads.rs`, `cache/prune.rs`); names that are free, data that was
 //! read ahead, and room for data that is written behind, here and at once. What is dirty or open stays:
-//! dirty data is sent earlier, and servers bring what was sent to stable storage, which frees it.
+//! dirty data is sent earlier.
 //!
 //! No call waits for any of this longer than 10 ms. Nothing here runs on a thread that serves calls. A
 //! lock that calls need is held for one inode, one file or one directory at a time, or to copy one of
@@ -48,8 +48,6 @@ pub(crate) struct MemoryKeeping {
     was_used: AtomicBool,
     /// After how many milliseconds without that caches are idle; 0 for never.
     idle_ms: AtomicU64,
-    /// Servers are being asked to bring to stable storage what was sent.
-    is_committing: AtomicBool,
 }
 
 impl Default for MemoryKeeping {
@@ -63,7 +61,6 @@ impl Default for MemoryKeeping {
             is_short: AtomicBool::new(false),
             was_used: AtomicBool::new(false),
             idle_ms: AtomicU64::new(0),
-            is_committing: AtomicBool::new(false),
         }
     }
 }
@@ -186,21 +183,6 @@ impl<T: Transport> Client<T> {
             let shrinks = self.cache.len() > self.inodes_max();
             let longest = if shrinks { LOOK_SHRINKING } else { LOOK_MAX };
             std::thread::park_timeout(until_short.clamp(LOOK_MIN, longest));
-        }
-    }
-
-    /// Has servers bring to stable storage what they were sent, while memory is short: until then it is
-    /// kept here, to be sent again.
-    pub(crate) fn free_sent_data(self: &std::sync::Arc<Self>) {
-        let is_wanted = self.memory.is_short() && self.transport.has_uncommitted();
-        if is_wanted && !self.memory.is_committing.swap(true, Ordering::AcqRel) {
-            let client = self.clone();
-            glint_net::host::spawn(async move {
-                if let Err(errno) = client.transport.commit().await {
-                    tracing::debug!(%errno, "what was sent is kept: servers did not commit it");
-                }
-                client.memory.is_committing.store(false, Ordering::Release);
-            });
         }
     }
 

@@ -227,7 +227,6 @@ impl<T: Transport> Client<T> {
         {
             self.log.hurry_old(old);
         }
-        self.free_sent_data();
     }
 
     /// Keeps no more inodes than it may. Recalls are answered in between.

@@ -11,12 +11,22 @@
 //!   stands still holds up nobody who has nothing for it.
 
 use crate::transport::frame_writer::KeptFrame;
+use glint_memory::SupplyWatch;
 use glint_proto::chain::ChainId;
-use glint_proto::limits::{REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
+use glint_proto::limits::{BULK_BYTES_MAX, REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
 use glint_proto::message::Survived;
 use glint_proto::{Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+
+/// Bytes of each kind that are kept: an eighth of the memory that this process may use, if that is less
+/// than the limit of all.
+static BYTES_MAX: LazyLock<usize> = LazyLock::new(|| {
+    let memory = SupplyWatch::of_this_process().total().unwrap_or(u64::MAX);
+    let part = usize::try_from(memory / 8).unwrap_or(usize::MAX);
+    part.clamp(4 * BULK_BYTES_MAX, REPLAY_LOG_BYTES_MAX)
+});
 
 /// A request to an MDS that is not committed, as it was sent, and its answer.
 #[derive(Clone)]
@@ -92,8 +102,7 @@ impl ReplayLog {
             Kind::Mds => self.mds.len(),
             Kind::Ost => self.ost.len(),
         };
-        len >= REPLAY_LOG_REQUESTS_MAX / part
-            || self.bytes[kind as usize] >= REPLAY_LOG_BYTES_MAX / part
+        len >= REPLAY_LOG_REQUESTS_MAX / part || self.bytes[kind as usize] >= *BYTES_MAX / part
     }
 
     /// Half of the room is taken: servers should make it durable now.
@@ -432,9 +441,9 @@ mod tests {
     #[test]
     fn it_is_full_by_bytes() {
         let mut log = ReplayLog::default();
-        log.add_ost(1, change(object(0, 7), vec![0; REPLAY_LOG_BYTES_MAX / 2]));
+        log.add_ost(1, change(object(0, 7), vec![0; *BYTES_MAX / 2]));
         assert!(log.is_filling() && !log.is_full(Kind::Ost));
-        log.add_ost(2, change(object(0, 7), vec![0; REPLAY_LOG_BYTES_MAX / 2]));
+        log.add_ost(2, change(object(0, 7), vec![0; *BYTES_MAX / 2]));
         assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
         log.wait();
         assert!(log.waits().is_some());
