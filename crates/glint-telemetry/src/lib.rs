@@ -1,17 +1,20 @@
-//! Latency histograms per layer and operation, counters, and names of events in logs.
+//! Latency histograms per layer and operation, counters, which keys are read most, and names of events
+//! in logs.
 //!
 //! Promises: recording takes no lock, allocates at most once per thread, layer
-//! and operation, and never fails. Values are nanoseconds; quantiles are exact to
-//! one part in eight.
+//! and operation, and never fails; a read of some dozens takes the lock of its [`Heat`]. Values are
+//! nanoseconds; quantiles are exact to one part in eight.
 //!
 //! Does not know: what the operations are. They are numbers here; whoever shows
 //! them brings the names.
 
 pub mod event;
+pub mod heat;
 mod histogram;
 mod recorder;
 mod span;
 
+pub use heat::{Heat, HotRange};
 pub use histogram::Histogram;
 pub use recorder::{Counter, Row, count, counted_here, counters, record, reset, snapshot};
 pub use span::{Span, enable, traced};
