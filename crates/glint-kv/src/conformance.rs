@@ -10,16 +10,17 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     block_on(poll_once(future)).expect("a local engine answers reads and commits at once")
 }
 
+const OPTIONS: Options = Options {
+    journal_bytes: 64 << 20,
+    cache_bytes: 1 << 20,
+    memtable_bytes: 1 << 20,
+    segment_bytes: 1 << 20,
+    open_tables: 64,
+    commit_interval: Duration::from_millis(50),
+};
+
 fn open(path: &std::path::Path) -> LocalKv {
-    let options = Options {
-        journal_bytes: 64 << 20,
-        cache_bytes: 1 << 20,
-        memtable_bytes: 1 << 20,
-        segment_bytes: 1 << 20,
-        open_tables: 64,
-        commit_interval: Duration::from_millis(50),
-    };
-    LocalKv::open(path, options).unwrap()
+    LocalKv::open(path, OPTIONS).unwrap()
 }
 
 fn reads_what_was_committed(kv: &impl Kv) {
@@ -177,4 +178,42 @@ fn recent_and_old_writes_are_one() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn what_is_read_is_hot_and_what_is_loaded_is_not() {
+    const KEYS: u64 = 20_000;
+    let dir = tempfile::tempdir().unwrap();
+    let open = || LocalKv::open(dir.path(), Options { cache_bytes: 16 << 20, ..OPTIONS }).unwrap();
+    let kv = open();
+    for some in 0..10 {
+        let mut batch = Batch::new();
+        for i in some * KEYS / 10..(some + 1) * KEYS / 10 {
+            batch.put(Keyspace::Inode, &i.to_be_bytes(), &[7; 100]);
+        }
+        now(kv.commit(batch, &[])).unwrap();
+    }
+    drop(kv);
+    let kv = open();
+    let (from, to) = (0u64.to_be_bytes(), (KEYS - 1000).to_be_bytes());
+    let mut loaded = crate::Loaded { next: Some(from.to_vec()), ..Default::default() };
+    while let Some(from) = loaded.next.take() {
+        let more = now(kv.load(Keyspace::Inode, &from, &to, 300)).unwrap();
+        assert!(more.keys == 300 || more.next.is_none());
+        loaded.keys += more.keys;
+        loaded.bytes += more.bytes;
+        loaded.next = more.next;
+    }
+    assert_eq!((loaded.keys, loaded.bytes), (KEYS - 1000, (KEYS - 1000) * 108));
+    let heat = kv.heat().unwrap();
+    assert_eq!(heat.ranges(), []);
+    // All of it is in the cache now.
+    let misses = kv.cache().unwrap().misses;
+    let keys = now(kv.scan(Keyspace::Inode, &from, &to, usize::MAX)).unwrap();
+    now(kv.get(Keyspace::Inode, &keys[3000].0)).unwrap().unwrap();
+    assert_eq!(kv.cache().unwrap().misses, misses);
+    let ranges = heat.ranges();
+    assert!(ranges.iter().all(|range| range.table == Keyspace::Inode as u8), "{ranges:?}");
+    let ends = (ranges.iter().map(|r| r.first).min(), ranges.iter().map(|r| r.last).max());
+    assert!(ends.0 == Some(0) && (KEYS - 1001..KEYS).contains(&ends.1.unwrap()), "{ends:?}");
 }

@@ -21,6 +21,7 @@ mod tables;
 pub use batch::{Batch, Keyspace, Precondition, Write, Writes};
 pub use error::KvError;
 
+use glint_telemetry::Heat;
 use std::future::Future;
 
 /// A key and its value.
@@ -40,6 +41,17 @@ pub struct CacheUse {
     pub hits: u64,
     /// Blocks that were not, and read.
     pub misses: u64,
+}
+
+/// Result of [`Kv::load`].
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Loaded {
+    /// Keys that were read.
+    pub keys: u64,
+    /// Bytes of them and of their values.
+    pub bytes: u64,
+    /// Where to go on; `None` at the end of the range.
+    pub next: Option<Vec<u8>>,
 }
 
 /// An engine.
@@ -116,6 +128,24 @@ pub trait Kv: Send + Sync + 'static {
     fn cache(&self) -> Option<CacheUse> {
         None
     }
+
+    /// Which of its keys are read most, if it reads them from a disk. Tables are those of
+    /// [`Keyspace`].
+    fn heat(&self) -> Option<&Heat> {
+        None
+    }
+
+    /// Reads at most `limit` pairs with `from <= key < to` from the disk, in order, for no other
+    /// purpose than to have them in memory. They do not count as read.
+    fn load(
+        &self,
+        _: Keyspace,
+        _: &[u8],
+        _: &[u8],
+        _: usize,
+    ) -> impl Future<Output = Result<Loaded, KvError>> {
+        std::future::ready(Ok(Loaded::default()))
+    }
 }
 
 impl<K: Kv> Kv for std::sync::Arc<K> {
@@ -170,6 +200,20 @@ impl<K: Kv> Kv for std::sync::Arc<K> {
 
     fn cache(&self) -> Option<CacheUse> {
         (**self).cache()
+    }
+
+    fn heat(&self) -> Option<&Heat> {
+        (**self).heat()
+    }
+
+    async fn load(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Loaded, KvError> {
+        (**self).load(keyspace, from, to, limit).await
     }
 }
 

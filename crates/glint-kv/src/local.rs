@@ -18,9 +18,10 @@
 use crate::journal::{Journal, NoRoom, OldJournal};
 use crate::overlay::{Overlay, Recent, merge};
 use crate::tables::Tables;
-use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Precondition, TransactionId};
+use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Loaded, Precondition, TransactionId};
 use fjall::Slice;
-use glint_telemetry::{Counter, Layer, Span};
+use glint_telemetry::heat::position;
+use glint_telemetry::{Counter, Heat, Layer, Span};
 use glint_wait::WaitList;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ struct NewestWrites {
 struct Engine {
     path: PathBuf,
     tables: Tables,
+    /// Which keys are read most. Most reads only count themselves, without a lock; see [`Heat`].
+    heat: Heat,
     state: RwLock<NewestWrites>,
     durable: AtomicU64,
     stop: AtomicBool,
@@ -128,6 +131,7 @@ impl LocalKv {
         let shared = Arc::new(Engine {
             path: path.to_owned(),
             tables,
+            heat: Heat::default(),
             durable: AtomicU64::new(journal.last()),
             state: RwLock::new(NewestWrites { journal, active: Overlay::default(), frozen: None }),
             stop: AtomicBool::new(false),
@@ -248,6 +252,10 @@ impl Engine {
         let _ = self.failure.set(reason);
     }
 
+    fn note_read(&self, keyspace: Keyspace, key: &[u8]) {
+        self.heat.on_reads(keyspace as u8, 1, || (position(key), position(key)));
+    }
+
     /// Value of a key: the one written recently, if any was, or the one in the tables.
     fn recent_or_stored(
         &self,
@@ -341,6 +349,7 @@ impl Kv for LocalKv {
 
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Slice>, KvError> {
         let _span = Span::part(Layer::KvRead);
+        self.shared.note_read(keyspace, key);
         let recent = self.shared.state.read().recent(keyspace, key).cloned();
         self.shared.recent_or_stored(recent, keyspace, key)
     }
@@ -351,6 +360,7 @@ impl Kv for LocalKv {
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Slice>>, KvError> {
         let _span = Span::part(Layer::KvRead);
+        keys.iter().for_each(|key| self.shared.note_read(keyspace, key));
         let recent: Vec<_> = {
             let state = self.shared.state.read();
             keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
@@ -379,7 +389,7 @@ impl Kv for LocalKv {
         let mut stored = self.shared.tables.range(keyspace, from, to).peekable();
         drop(state);
         let mut recent = recent.into_iter().peekable();
-        let mut shown = 0;
+        let (mut shown, mut last) = (0, None);
         while shown < limit {
             let from_tables = match (recent.peek(), stored.peek()) {
                 (None, None) => break,
@@ -397,13 +407,15 @@ impl Kv for LocalKv {
                 if let Some(pair) = stored.next() {
                     let (key, value) = pair?;
                     visit(&key, &value);
-                    shown += 1;
+                    (shown, last) = (shown + 1, Some(key));
                 }
             } else if let Some((key, Some(value))) = recent.next() {
                 visit(&key, &value);
-                shown += 1;
+                (shown, last) = (shown + 1, Some(key));
             }
         }
+        let ends = || (position(from), position(last.as_deref().unwrap_or(from)));
+        self.shared.heat.on_reads(keyspace as u8, shown, ends);
         Ok(())
     }
 
@@ -446,6 +458,21 @@ impl Kv for LocalKv {
 
     fn cache(&self) -> Option<CacheUse> {
         Some(self.shared.tables.cache())
+    }
+
+    fn heat(&self) -> Option<&Heat> {
+        Some(&self.shared.heat)
+    }
+
+    async fn load(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Loaded, KvError> {
+        // What is not in the tables is in memory.
+        self.shared.tables.load(keyspace, from, to, limit)
     }
 }
 

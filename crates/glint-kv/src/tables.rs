@@ -5,7 +5,7 @@
 
 use crate::local::Options;
 use crate::overlay::Overlay;
-use crate::{CacheUse, Keyspace, KvError};
+use crate::{CacheUse, Keyspace, KvError, Loaded};
 use fjall::{Database, KeyspaceCreateOptions, PersistMode, Slice};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -103,6 +103,31 @@ impl Tables {
     ) -> impl Iterator<Item = Result<(Slice, Slice), KvError>> + '_ {
         let range = self.keyspaces[keyspace as usize].range(from..to);
         range.map(|guard| guard.into_inner().map_err(|e| self.error(e)))
+    }
+
+    /// Reads a range, as far as `limit` pairs reach; see [`crate::Kv::load`].
+    pub(crate) fn load(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Loaded, KvError> {
+        let mut loaded = Loaded::default();
+        for pair in self.range(keyspace, from, to) {
+            let (key, value) = pair?;
+            if loaded.keys == limit as u64 {
+                loaded.next = Some(key.to_vec());
+                break;
+            }
+            if loaded.keys == 0 {
+                // A range reads no filters; looking for one key does.
+                self.get(keyspace, &key)?;
+            }
+            loaded.keys += 1;
+            loaded.bytes += (key.len() + value.len()) as u64;
+        }
+        Ok(loaded)
     }
 
     /// Applies writes that reach up to record `number`.
