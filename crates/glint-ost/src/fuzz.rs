@@ -1,6 +1,8 @@
 //! Entrances for the fuzz targets.
 
 use crate::store::checksum::Sums;
+use crate::warming::Warming;
+use glint_telemetry::Heat;
 
 /// The attribute with the checksums of an object; with its own checksum put right, so
 /// that the fuzzer reaches what is behind it.
@@ -8,6 +10,19 @@ pub fn sums(bytes: &[u8]) {
     let bytes = &[bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat();
     if let Some(sums) = Sums::decode(bytes) {
         assert_eq!(&sums.encode(), bytes);
+    }
+}
+
+/// What was read most, as it is kept.
+pub fn heat(bytes: &[u8]) {
+    let heat = Heat::default();
+    if heat.restore(bytes).is_ok() {
+        assert_eq!(heat.encode(), bytes);
+        let ranges = heat.ranges();
+        assert!(ranges.iter().all(|range| range.first <= range.last));
+        Warming::new(&ranges);
+        heat.age();
+        heat.on_reads(0, usize::MAX, || (0, u64::MAX));
     }
 }
 

@@ -16,6 +16,7 @@ mod ost_set;
 mod service;
 mod space;
 mod store;
+mod warming;
 
 pub use disk::threads::First;
 pub use disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
@@ -25,6 +26,7 @@ pub use service::{Apart, GoOn, Kept, Ost, Way};
 pub use space::bandwidth::Bandwidth;
 pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};
-pub use store::passing::{ObjectCache, PassedBytes};
+pub use store::passing::{FreeMemory, ObjectCache, PassedBytes};
 pub use store::scrub::{Damage, ScrubReport, ScrubStep};
 pub use store::sealer::unsealed_copies;
+pub use warming::Warming;

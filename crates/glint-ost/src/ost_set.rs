@@ -29,7 +29,7 @@ pub const SEAL_IDLE: Duration = Duration::from_secs(5);
 
 /// OSTs, and how much of what they answered for is on stable storage.
 pub struct OstSet<D: Disk = LocalDisk> {
-    osts: Vec<Ost<D>>,
+    pub(crate) osts: Vec<Ost<D>>,
     grants: Arc<SpaceGrants>,
     /// Of each OST, if there are limits.
     bandwidth: Vec<Bandwidth>,

@@ -153,6 +153,7 @@ impl<D: Disk> Ost<D> {
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let object = request.object().unwrap_or(NONE);
+        self.store.note_read(&request);
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;

@@ -15,9 +15,10 @@ use std::path::PathBuf;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 11] = [
+const TARGETS: [Target; 12] = [
     ("acl", glint_mds::fuzz::acl),
     ("frame", glint_proto::fuzz::frame),
+    ("heat", glint_ost::fuzz::heat),
     ("hostile", glint_sim::fuzz::hostile),
     ("kernel_request", glint_mount::fuzz::kernel_request),
     ("keys", glint_mds::fuzz::keys),
@@ -196,6 +197,19 @@ fn sums(size: u64) -> Vec<u8> {
     bytes
 }
 
+/// What was read most: counts of these cells.
+fn heat(shift: u8, cells: &[(u8, u64, u32)]) -> Vec<u8> {
+    let mut bytes = b"GLHT".to_vec();
+    bytes.extend([1, shift]);
+    bytes.extend((cells.len() as u32).to_be_bytes());
+    for (table, cell, count) in cells {
+        bytes.push(*table);
+        bytes.extend(cell.to_be_bytes());
+        bytes.extend(count.to_be_bytes());
+    }
+    bytes
+}
+
 /// The value of a line `name: HEX` of the golden keys.
 fn golden_key(name: &str) -> Vec<u8> {
     let lines = GOLDEN_RECORDS.lines().map(str::trim);
@@ -245,6 +259,9 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     for (name, size) in [("empty", 0), ("one-block", 1), ("three-blocks", 150_000)] {
         add("sums", name, sums(size));
     }
+    add("heat", "nothing", heat(10, &[]));
+    add("heat", "cells", heat(12, &[(0, 1, 7), (0, 2, 6), (1, 5, 1), (1, u64::MAX >> 12, 300)]));
+    add("heat", "widest", heat(63, &[(0, 0, u32::MAX), (0, 1, u32::MAX), (6, 0, 1)]));
     add("object_name", "first", b"0000000000000002.0000".to_vec());
     add("object_name", "last", b"ffffffffffffffff.ffff".to_vec());
     add("layout", "count", b"stripe_count=4".to_vec());

@@ -18,6 +18,10 @@ const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
+/// Bytes that the kernel reads ahead at once, however many are asked for, unless its defaults were
+/// changed.
+const READ_AHEAD_BYTES: u64 = 128 << 10;
+
 /// RWF_DONTCACHE of linux/fs.h.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// The first version of Linux in which it is right: in 6.14 pages could be freed twice, and 6.15 has
@@ -160,6 +164,16 @@ impl DiskFile for OwnedFd {
             return Err(Errno::OPNOTSUPP);
         }
         rustix::io::pwritev2(self, &[IoSlice::new(data)], offset, DONTCACHE)
+    }
+
+    fn will_need(&self, size: u64) {
+        let mut from = 0;
+        while from < size {
+            let len = NonZeroU64::new(READ_AHEAD_BYTES.min(size - from));
+            // It is an advice.
+            let _ = rustix::fs::fadvise(self, from, len, Advice::WillNeed);
+            from += READ_AHEAD_BYTES;
+        }
     }
 
     fn drop_cached(&self, from: u64, to: u64) {

@@ -19,8 +19,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-pub(super) const ATTRIBUTE: &str = "user.glint.sums";
-pub(super) const ATTRIBUTE_BYTES_MAX: usize = 4096;
+pub(crate) const ATTRIBUTE: &str = "user.glint.sums";
+pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 4096;
 
 /// Whether the checksums of an object hold.
 enum Seal {

@@ -21,6 +21,7 @@ use crate::store::passing::{ObjectCache, PassedBytes, Passing, Range};
 use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
 use crate::store::sealer::Sealer;
 use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
+use glint_telemetry::Heat;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -30,9 +31,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-pub(super) const DIRECTORIES: usize = 256;
+pub(crate) const DIRECTORIES: usize = 256;
 /// Inodes of one directory come in blocks of 64; this many blocks share a shard.
-const SHARD_SHIFT: u32 = 10;
+pub(crate) const SHARD_SHIFT: u32 = 10;
 
 /// An object that was found on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +56,9 @@ struct Entries {
 pub struct ObjectStore<D: Disk = LocalDisk> {
     grants: Arc<SpaceGrants>,
     path: PathBuf,
-    pub(super) disk: D,
+    pub(crate) disk: D,
+    /// Which objects are read most.
+    pub(crate) heat: Heat,
     entries: Vec<Entries>,
     /// Why nothing can be called durable any more.
     failure: OnceLock<String>,
@@ -71,12 +74,12 @@ pub(super) fn shard_of(object: ObjectId) -> usize {
     (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES
 }
 
-pub(super) fn directory_name(shard: usize) -> String {
+pub(crate) fn directory_name(shard: usize) -> String {
     format!("{shard:02x}")
 }
 
 /// Path of an object below the directory of the store.
-pub(super) fn path_of(object: ObjectId) -> String {
+pub(crate) fn path_of(object: ObjectId) -> String {
     format!("{:02x}/{object}", shard_of(object))
 }
 
@@ -122,6 +125,7 @@ impl<D: Disk> ObjectStore<D> {
             grants,
             path: path.to_owned(),
             disk,
+            heat: Heat::default(),
             entries: (0..DIRECTORIES).map(|_| Entries::default()).collect(),
             failure: OnceLock::new(),
             files: Files::new(open_files),

@@ -76,8 +76,8 @@ pub enum ObjectCache {
     UpToIfShort(u64),
 }
 
-/// Whether memory is free, as it was lately.
-struct FreeMemory {
+/// Whether memory of this host is free, as it was lately.
+pub struct FreeMemory {
     is_free: AtomicBool,
     /// When somebody has looked: nanoseconds since `begun`.
     looked: AtomicU64,
@@ -87,12 +87,20 @@ struct FreeMemory {
 }
 
 impl FreeMemory {
+    /// Memory of the machine, and of the control groups that this process is in now.
+    pub fn of_this_host() -> FreeMemory {
+        let limits = MemoryLimits::of_this_process();
+        let look = move || limits.free().all(|memory| memory.is_part(FREE_PART));
+        FreeMemory::new(LOOK_EVERY, look)
+    }
+
     fn new(every: Duration, look: impl Fn() -> bool + Send + Sync + 'static) -> FreeMemory {
         let (is_free, look) = (AtomicBool::new(look()), Box::new(look));
         FreeMemory { is_free, looked: AtomicU64::new(0), begun: Instant::now(), every, look }
     }
 
-    fn is_free(&self) -> bool {
+    /// Whether at least an eighth of it is free.
+    pub fn is_free(&self) -> bool {
         let now = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let looked = self.looked.load(Ordering::Relaxed);
         let is_due = u128::from(now.saturating_sub(looked)) >= self.every.as_nanos();
@@ -125,11 +133,7 @@ impl Passing {
         let (limit, memory) = match cache {
             ObjectCache::All => (None, None),
             ObjectCache::UpTo(limit) => (Some(limit), None),
-            ObjectCache::UpToIfShort(limit) => {
-                let limits = MemoryLimits::of_this_process();
-                let look = move || limits.free().all(|memory| memory.is_part(FREE_PART));
-                (Some(limit), Some(FreeMemory::new(LOOK_EVERY, look)))
-            }
+            ObjectCache::UpToIfShort(limit) => (Some(limit), Some(FreeMemory::of_this_host())),
         };
         Passing {
             limit,
