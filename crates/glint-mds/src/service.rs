@@ -21,11 +21,12 @@ use crate::store::directories::Directories;
 use crate::store::keys;
 use crate::store::names::Names;
 use crate::store::record::InodeRecord;
-use glint_kv::{Batch, CacheUse, Keyspace, Kv};
+use glint_kv::{Batch, CacheUse, Keyspace, Kv, KvError, Loaded};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
 use glint_proto::{Avoided, ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
+use glint_telemetry::Heat;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -203,6 +204,22 @@ impl<K: Kv> Mds<K> {
     /// How the engine's cache is used, if it has one.
     pub fn engine_cache(&self) -> Option<CacheUse> {
         self.kv.cache()
+    }
+
+    /// Which keys of its engine are read most, if that counts them.
+    pub fn heat(&self) -> Option<&Heat> {
+        self.kv.heat()
+    }
+
+    /// Has the engine read keys into memory; see [`Kv::load`].
+    pub async fn load(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Loaded, KvError> {
+        self.kv.load(keyspace, from, to, limit).await
     }
 
     /// Lets time pass; see [`Watch::look`].

@@ -26,6 +26,7 @@ mod settings;
 mod start;
 mod status;
 mod units;
+mod warm_start;
 
 pub use mds_server::MdsServer;
 pub use oss::Oss;
@@ -33,7 +34,9 @@ pub use oss_registry::OssRegistry;
 pub use process::data_dir::{self, DataDirError};
 pub use process::{RunningMds, RunningOss, descriptors, engine_options};
 pub use rates::{Rates, Totals};
-pub use records::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError};
+pub use records::{
+    HotPart, LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError,
+};
 pub use replication::{StoppedLogs, note_missing};
 pub use rounds::Round;
 pub use settings::{Drawn, Settings};

@@ -122,6 +122,18 @@ pub trait Records: LogStore {
     /// Stores that a pass of a scrub has ended.
     fn store_scrubbed(&self, date: Duration) -> Result<(), RecordsError>;
 
+    /// What was read most, as it was kept last; nothing if it never was, or is not kept at all. It is
+    /// a hint, and no promise holds for it.
+    fn hot(&self, _: HotPart) -> Result<Option<Vec<u8>>, RecordsError> {
+        Ok(None)
+    }
+
+    /// Keeps what is read most, if such hints are kept. A simulation keeps none: which reads are
+    /// counted depends on the threads that read.
+    fn store_hot(&self, _: HotPart, _: &[u8]) -> Result<(), RecordsError> {
+        Ok(())
+    }
+
     /// How the runs of an OSS ended so far.
     fn runs(&self) -> Result<OssRuns, RecordsError>;
 
@@ -155,6 +167,24 @@ pub trait LogStore: Send + Sync + 'static {
     /// that a loss of power leaves as the log before anything that happens after it was appended. If it
     /// fails nobody knows which one is the log.
     fn adopt_draft(&self, log: ServerLog) -> Result<(), RecordsError>;
+}
+
+/// Part of a server that remembers what is read most.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HotPart {
+    /// Tables of the engine.
+    Tables,
+    /// Objects of an OST, which has this number among those of its server.
+    Ost(u16),
+}
+
+impl std::fmt::Display for HotPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HotPart::Tables => f.write_str("tables"),
+            HotPart::Ost(ost) => write!(f, "ost{ost}"),
+        }
+    }
 }
 
 /// A log of a server.

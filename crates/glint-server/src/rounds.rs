@@ -96,6 +96,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 })
             },
             Round {
+                gives_way: true,
+                ..Round::every(HOUSEKEEPING, "warm start", |server, _| once(server.warm_some()))
+            },
+            Round {
                 asks: true,
                 ..Round::every(TENDING, "takeover", |server, _| once(server.take_over()))
             },
@@ -145,6 +149,10 @@ impl<D: Disk> Oss<D> {
             Round {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "scrub", |oss, _| Box::pin(async { oss.scrub_some() }))
+            },
+            Round {
+                gives_way: true,
+                ..Round::every(HOUSEKEEPING, "warm start", |oss, _| once(async { oss.warm_some() }))
             },
             Round {
                 asks: true,

@@ -27,6 +27,8 @@ pub struct Settings {
     pub engine_cache_bytes: u64,
     /// Data of objects that OSTs keep in memory.
     pub object_cache: ObjectCache,
+    /// Whether what was read most is loaded after the start.
+    pub warm_start: bool,
     /// Bytes that each OST moves in a second, if that is limited.
     pub ost_bandwidth: Option<u64>,
     /// Bytes a second that are compared with their checksums in the background; 0 for none.
@@ -54,6 +56,7 @@ impl Default for Settings {
             after_power_loss: false,
             engine_cache_bytes: ENGINE_CACHE_BYTES,
             object_cache: ObjectCache::UpToIfShort(OBJECT_CACHE_BYTES_MAX),
+            warm_start: true,
             ost_bandwidth: None,
             scrub_bandwidth: SCRUB_BANDWIDTH,
             heal_bandwidth: None,

@@ -4,6 +4,7 @@ use crate::mds_server::MdsServer;
 use crate::rates::Totals;
 use crate::repairs::{RepairCount, Repairs};
 use crate::replication::{HealRate, Here, PendingCount, Replication};
+use crate::warm_start::{WarmProgress, WarmStart, WarmState};
 use glint_kv::{CacheUse, Kv};
 use glint_mds::SessionInfo;
 use glint_ost::disk::Disk;
@@ -15,7 +16,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Rows of the OSTs of a server, the first of which has the number `first`.
-pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> Vec<Value> {
+pub(crate) fn osts<D: Disk>(
+    osts: &OstSet<D>,
+    first: u16,
+    repairs: &Repairs,
+    warm_start: &WarmStart,
+) -> Vec<Value> {
     let passed = |(limit, passed): (Option<u64>, PassedBytes)| {
         json!({
             "above_bytes": limit,
@@ -23,7 +29,7 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
             "written_bytes": passed.written,
         })
     };
-    let row = |(index, (((path, space), scrub), through))| {
+    let row = |(index, ((((path, space), scrub), through), warm))| {
         let (path, scrub): (&Path, ScrubReport) = (path, scrub);
         let space: SpaceInfo = space;
         json!({
@@ -33,6 +39,7 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
             "free_bytes": space.free,
             "available_bytes": space.available,
             "passed_through": passed(through),
+            "warm_start": warm_start_row(warm, "objects"),
             "scrub": scrub_row(
                 &scrub,
                 repairs.count(index, scrub.damage.iter()),
@@ -40,7 +47,25 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
         })
     };
     let rows = osts.paths().zip(osts.spaces()).zip(osts.scrub_reports()).zip(osts.passed());
-    (0..).zip(rows).map(row).collect()
+    (0..).zip(rows.zip(warm_start.osts())).map(row).collect()
+}
+
+/// How far the warm start of the tables or of an OST is, with what it loads.
+fn warm_start_row(warm: WarmProgress, items: &str) -> Value {
+    let state = match warm.state {
+        WarmState::Off => "off",
+        WarmState::Running => "running",
+        WarmState::Done => "done",
+        WarmState::MemoryShort => "memory short",
+    };
+    json!({
+        "state": state,
+        "done": warm.done,
+        "total": warm.total,
+        items: warm.loaded,
+        "bytes": warm.bytes,
+        "seconds": (warm.time().as_secs_f64() * 10.0).round() / 10.0,
+    })
 }
 
 /// How the cache of the engine is used.
@@ -213,7 +238,8 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
             "available_bytes": space.available,
         },
         "ost_count": server.mds().osts(),
-        "osts": osts(server.osts(), 0, server.repairs()),
+        "warm_start": warm_start_row(server.warm_start().tables(), "keys"),
+        "osts": osts(server.osts(), 0, server.repairs(), server.warm_start()),
         "failure_domain": server.failure_domain(),
         "osses": osses,
         "drained": server.mds().drained(),

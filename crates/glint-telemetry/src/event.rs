@@ -32,6 +32,9 @@ pub const OBJECT_DAMAGED: &str = "object_damaged";
 pub const NOT_COMPARED: &str = "not_compared";
 /// The mount of a daemon that has died was removed.
 pub const STALE_MOUNT_REMOVED: &str = "stale_mount_removed";
+/// What a server remembers of what was read most cannot be read: nothing is loaded before it is asked
+/// for.
+pub const WARM_START_SKIPPED: &str = "warm_start_skipped";
 /// A server takes requests.
 pub const SERVING: &str = "serving";
 /// A mount is usable.
@@ -42,7 +45,7 @@ pub const UNMOUNTED: &str = "unmounted";
 pub const STOPPED: &str = "stopped";
 
 /// All of them.
-pub const ALL: [&str; 18] = [
+pub const ALL: [&str; 19] = [
     CLIENT_EVICTED,
     MEMBER_TAKEN_OUT,
     SESSION_LOST,
@@ -57,6 +60,7 @@ pub const ALL: [&str; 18] = [
     OBJECT_DAMAGED,
     NOT_COMPARED,
     STALE_MOUNT_REMOVED,
+    WARM_START_SKIPPED,
     SERVING,
     MOUNTED,
     UNMOUNTED,

@@ -18,6 +18,7 @@ use crate::replication::{Here, Replication};
 use crate::scrubbing::Scrubbing;
 use crate::settings::{Drawn, Settings};
 use crate::units::human_bytes;
+use crate::warm_start::WarmStart;
 use filling::Filling;
 use glint_kv::Kv;
 use glint_kv::local::LocalKv;
@@ -52,6 +53,7 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     filling: Filling,
     repairs: Repairs,
     scrubbing: Scrubbing,
+    warm_start: WarmStart,
     osses: OssRegistry,
     records: Arc<dyn Records>,
     /// Whether this run is noted as one that serves.
@@ -102,7 +104,6 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         let server = MdsServer {
             key: Key::new(mds.secret()),
             mds,
-            osts,
             replication,
             rows_known: AtomicU64::new(0),
             suspects: Mutex::default(),
@@ -111,6 +112,8 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             filling: Filling::default(),
             repairs: Repairs::default(),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
+            warm_start: WarmStart::new(settings.warm_start, true, osts.count()),
+            osts,
             osses,
             records,
             noted: AtomicBool::new(false),
@@ -220,6 +223,17 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.scrubbing.step(&self.osts, &*self.records)
     }
 
+    /// Loads some of what was read most before the start, and keeps what is read most.
+    pub(crate) async fn warm_some(&self) {
+        self.warm_start.step_tables(&*self.records, &self.mds).await;
+        self.warm_start.step_objects(&*self.records, &self.osts);
+    }
+
+    /// The warm start.
+    pub(crate) fn warm_start(&self) -> &WarmStart {
+        &self.warm_start
+    }
+
     /// Takes the totals of now, for [`MdsServer::rates`]; every second or so.
     pub(crate) fn note_totals(&self) {
         let mut totals = self.totals.lock();
@@ -269,6 +283,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub async fn shut_down(&self) -> FsResult<()> {
+        self.warm_start.keep(&*self.records, self.mds.heat(), &self.osts).await;
         self.settle_last().await?;
         self.mds.shut_down().await
     }

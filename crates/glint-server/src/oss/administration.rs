@@ -30,7 +30,7 @@ impl<D: Disk> AdminService for Oss<D> {
                 "available_bytes": space.available,
             },
             "joined": first.is_some(),
-            "osts": first.map(|first| crate::status::osts(&self.osts, first, &self.repairs)),
+            "osts": first.map(|first| crate::status::osts(&self.osts, first, &self.repairs, &self.warm_start)),
             "pending": here.map(|here| crate::status::pending(&self.replication, here)),
             "heal": crate::status::heal(&self.replication),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),

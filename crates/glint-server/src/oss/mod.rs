@@ -22,6 +22,7 @@ use crate::replication::{Asked, Here, Replication};
 use crate::scrubbing::Scrubbing;
 use crate::settings::Settings;
 use crate::units::human_bytes;
+use crate::warm_start::WarmStart;
 use boot_history::BootHistory;
 use glint_net::capability::Key;
 use glint_net::{Address, Cluster, PeerRequests, Service, Transport, host};
@@ -48,6 +49,7 @@ pub struct Oss<D: Disk = LocalDisk> {
     osts: OstSet<D>,
     replication: Replication,
     scrubbing: Scrubbing,
+    warm_start: WarmStart,
     repairs: Repairs,
     records: Arc<dyn Records>,
     settings: Settings,
@@ -96,6 +98,7 @@ impl<D: Disk> Oss<D> {
         Ok(Oss {
             sessions: Sessions::new(osts.count()),
             replication: Replication::load(&records, true, settings.heal_bandwidth)?,
+            warm_start: WarmStart::new(settings.warm_start, false, osts.count()),
             osts,
             replaced: Mutex::new(records.replaced()?),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
@@ -212,6 +215,11 @@ impl<D: Disk> Oss<D> {
         self.scrubbing.step(&self.osts, &*self.records)
     }
 
+    /// Loads some objects that were read most before the start, and keeps which are read most.
+    pub(crate) fn warm_some(&self) {
+        self.warm_start.step_objects(&*self.records, &self.osts);
+    }
+
     /// Has objects that a scrub found damaged written anew from other copies.
     pub(crate) async fn repair_some(&self) {
         if self.joined.get().is_none() {
@@ -230,6 +238,7 @@ impl<D: Disk> Oss<D> {
 
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub async fn settle_last(&self) -> FsResult<()> {
+        self.warm_start.keep(&*self.records, None, &self.osts).await;
         self.replication.settle_last(&self.osts).await
     }
 

@@ -63,6 +63,13 @@ pub(crate) enum Switch {
     Off,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum OnOff {
+    On,
+    Off,
+}
+
 /// A number of bytes in a second.
 fn bandwidth(text: &str) -> Result<u64, String> {
     let bytes = crate::size::parse(text)?;
@@ -200,6 +207,10 @@ pub(crate) struct Serving {
     /// keeps data of no object; `off` leaves all to the kernel.
     #[arg(long, value_name = "BYTES|auto|off", default_value = "auto")]
     object_cache_max: ObjectCacheMax,
+    /// Load what was read most before a restart into memory again, in the background and slowly: names
+    /// and inodes of the MDS, objects of OSTs.
+    #[arg(long, value_enum, value_name = "on|off", default_value_t = OnOff::On)]
+    warm_start: OnOff,
     /// Most bytes that each OST reads and writes in a second, as 50M or 2G (or MB, MiB): keeps room on a
     /// disk or a network for others.
     #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
@@ -250,6 +261,7 @@ impl Serving {
             after_power_loss: self.after_power_loss,
             engine_cache_bytes: self.mds_cache,
             object_cache: self.object_cache_max.0,
+            warm_start: self.warm_start == OnOff::On,
             ost_bandwidth: self.ost_bandwidth,
             scrub_bandwidth: self.scrub_bandwidth,
             heal_bandwidth: self.heal_bandwidth,

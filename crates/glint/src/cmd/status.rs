@@ -48,6 +48,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     } else {
         crate::say!("  inodes   {}", status["inodes"]);
         show_engine_cache(&status["engine_cache"]);
+        if let Some(warm) = warm_start(&status["warm_start"], "keys") {
+            crate::say!("  warm     {warm}");
+        }
     }
     let space = &status["space"];
     crate::say!("  space    {}, of {}", room(space), bytes(&space["total_bytes"]));
@@ -61,6 +64,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         crate::say!("  ost {index:<4} {}{path}", room(ost));
         if let Some(passed) = passed_through(&ost["passed_through"]) {
             crate::say!("           {passed}");
+        }
+        if let Some(warm) = warm_start(&ost["warm_start"], "objects") {
+            crate::say!("           {warm}");
         }
     }
     for oss in status["osses"].as_array().into_iter().flatten() {
@@ -152,6 +158,22 @@ fn show_engine_cache(cache: &Value) {
     );
 }
 
+/// What was loaded of what was read most before the start, if there was anything.
+fn warm_start(warm: &Value, items: &str) -> Option<String> {
+    let number = |key: &str| warm[key].as_u64().unwrap_or(0);
+    let total = Some(number("total")).filter(|total| *total > 0)?;
+    let state = match warm["state"].as_str()? {
+        "running" => "loading what was read most before the start",
+        "done" => "has loaded what was read most before the start",
+        "memory short" => "memory is short, not all that was read most before the start is loaded",
+        _ => return None,
+    };
+    let done = number("done") * 100 / total;
+    let (loaded, bytes) = (number(items), human_bytes(number("bytes")));
+    let seconds = warm["seconds"].as_f64().unwrap_or(0.0);
+    Some(format!("{state}: {done}%, {loaded} {items}, {bytes} in {seconds} s"))
+}
+
 /// What passed through the memory of an OST, if anything did.
 fn passed_through(passed: &Value) -> Option<String> {
     let above = passed["above_bytes"].as_u64()?;
@@ -216,6 +238,24 @@ mod tests {
         assert_eq!(short, "short: at most 250 of 500 inodes, 1/2 of what data may take");
         assert!(told("ample", 7, "all", true).unwrap().starts_with("not used for long: at most 7"));
         assert_eq!(memory(&Value::Null), None, "of a mount without it");
+    }
+
+    #[test]
+    fn a_warm_start_is_shown_once_there_was_something_to_load() {
+        let warm = |state: &str, total: u64| {
+            serde_json::json!({
+                "state": state, "done": 3, "total": total, "keys": 700, "bytes": 2 << 20,
+                "seconds": 1.5,
+            })
+        };
+        assert_eq!(
+            warm_start(&warm("running", 4), "keys").unwrap(),
+            "loading what was read most before the start: 75%, 700 keys, 2.0 MiB in 1.5 s"
+        );
+        assert!(warm_start(&warm("done", 3), "keys").unwrap().contains("100%"));
+        for nothing in [warm("done", 0), warm("off", 0), Value::Null] {
+            assert_eq!(warm_start(&nothing, "keys"), None);
+        }
     }
 
     #[test]

@@ -42,6 +42,9 @@ fn help(name: &str) -> &'static str {
         "engine_cache_limit_bytes" => "Most bytes of them.",
         "engine_cache_hits" => "Blocks of tables that were wanted and in memory, in this run.",
         "engine_cache_misses" => "Blocks of tables that were wanted and not in memory.",
+        "warm_start_running" => "1 while tables that were read most before the start are loaded.",
+        "warm_start_keys" => "Keys of them that were loaded.",
+        "warm_start_bytes" => "Bytes of these keys and their values.",
         "clients" => "Clients with a session.",
         "awaited_clients" => "Clients of the run before that are not back.",
         "ost_total_bytes" => "Space of an OST.",
@@ -49,6 +52,11 @@ fn help(name: &str) -> &'static str {
         "ost_available_bytes" => "Space of an OST that users may still fill.",
         "ost_passed_read_bytes" => "Bytes read in this run that the OST keeps no pages of.",
         "ost_passed_written_bytes" => "Bytes written in this run that it keeps no pages of.",
+        "ost_warm_start_running" => {
+            "1 while objects that were read most before the start are loaded."
+        }
+        "ost_warm_start_objects" => "Objects of them that were loaded.",
+        "ost_warm_start_bytes" => "Bytes of their data that were read ahead.",
         "ost_drained" => "1 if new files avoid the OST.",
         "ost_given_up" => "1 if an administrator has given the OST up.",
         "ost_damaged_objects" => "Objects that the last scrub of the OST found damaged.",
@@ -85,6 +93,11 @@ fn contains(list: &Value, ost: u64) -> Value {
     rows(list).any(|one| one.as_u64() == Some(ost)).into()
 }
 
+/// Whether a warm start is under way; nothing where there is none.
+fn is_running(warm: &Value) -> Value {
+    warm["state"].as_str().map(|state| state == "running").into()
+}
+
 /// The gauges of a server, from its status.
 pub(super) fn text(status: &Value) -> String {
     let mut gauges = Gauges::default();
@@ -97,6 +110,10 @@ pub(super) fn text(status: &Value) -> String {
     gauges.add("engine_cache_limit_bytes", "", &cache["limit_bytes"]);
     gauges.add("engine_cache_hits", "", &cache["hits"]);
     gauges.add("engine_cache_misses", "", &cache["misses"]);
+    let warm = &status["warm_start"];
+    gauges.add("warm_start_running", "", &is_running(warm));
+    gauges.add("warm_start_keys", "", &warm["keys"]);
+    gauges.add("warm_start_bytes", "", &warm["bytes"]);
     let count = |list: &Value| Value::from(list.as_array().map(Vec::len));
     gauges.add("clients", "", &count(&status["clients"]));
     gauges.add("awaited_clients", "", &count(&status["awaited"]));
@@ -119,6 +136,10 @@ fn osts(status: &Value, gauges: &mut Gauges) {
         let passed = &space["passed_through"];
         gauges.add("ost_passed_read_bytes", labels, &passed["read_bytes"]);
         gauges.add("ost_passed_written_bytes", labels, &passed["written_bytes"]);
+        let warm = &space["warm_start"];
+        gauges.add("ost_warm_start_running", labels, &is_running(warm));
+        gauges.add("ost_warm_start_objects", labels, &warm["objects"]);
+        gauges.add("ost_warm_start_bytes", labels, &warm["bytes"]);
         if let scrub @ Value::Object(_) = &space["scrub"] {
             gauges.add("ost_damaged_objects", labels, &scrub["damaged"]);
             gauges.add("ost_repaired_objects", labels, &scrub["repaired"]);
@@ -206,8 +227,10 @@ mod tests {
                 "index": 0, "total_bytes": 10, "free_bytes": 9, "available_bytes": 8,
                 "scrub": { "damaged": 2, "repaired": 1, "running": true },
                 "passed_through": { "above_bytes": 8, "read_bytes": 77, "written_bytes": 78 },
+                "warm_start": { "state": "done", "objects": 57, "bytes": 58 },
             }],
             "engine_cache": { "bytes": 3, "limit_bytes": 4, "hits": 5, "misses": 6 },
+            "warm_start": { "state": "running", "keys": 55, "bytes": 56 },
             "osses": [{
                 "address": "a\"b:1", "first_ost": 1, "osts": 3, "silent_ms": 1500, "given_up": [2],
                 "space": [
@@ -239,6 +262,10 @@ mod tests {
             "glint_ost_damaged_objects{ost=\"0\"} 2",
             "glint_ost_passed_written_bytes{ost=\"0\"} 78",
             "glint_engine_cache_misses 6",
+            "glint_warm_start_running 1",
+            "glint_warm_start_keys 55",
+            "glint_ost_warm_start_running{ost=\"0\"} 0",
+            "glint_ost_warm_start_objects{ost=\"0\"} 57",
             "glint_ost_scrub_running{ost=\"0\"} 1",
             "glint_ost_available_bytes{ost=\"1\",oss=\"a\\\"b:1\"} 5",
             "glint_ost_drained{ost=\"1\",oss=\"a\\\"b:1\"} 1",

@@ -1,8 +1,10 @@
 //! Records of a server, in its data directory.
 
+mod hot;
+
 use super::ost_identity::OstIdentities;
 use super::{BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_json};
-use crate::records::{OssIdentity, OssRuns, Records, RecordsError};
+use crate::records::{HotPart, OssIdentity, OssRuns, Records, RecordsError};
 use glint_proto::oss::ReplacedOst;
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -78,6 +80,14 @@ impl Records for DataDir {
 
     fn store_scrubbed(&self, date: Duration) -> Result<(), RecordsError> {
         store_json(&self.path, SCRUBBED, &date.as_secs())
+    }
+
+    fn hot(&self, part: HotPart) -> Result<Option<Vec<u8>>, RecordsError> {
+        self.read_hot(part)
+    }
+
+    fn store_hot(&self, part: HotPart, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.write_hot(part, bytes)
     }
 
     fn runs(&self) -> Result<OssRuns, RecordsError> {
