@@ -1,11 +1,14 @@
-//! Memory of a server: what data leaves in the page cache of the disk of an OST.
+//! Memory of a server: what data leaves in the page cache of the disk of an OST, and what a restart
+//! brings back.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::disk::Disk;
 use support::*;
 
@@ -110,4 +113,104 @@ fn large_objects_leave_no_pages_on_xfs() {
 #[ignore = "make long: the same as on xfs"]
 fn large_objects_leave_no_pages_on_ext4() {
     large_objects_pass_through("ext4");
+}
+
+const FILES: usize = 3000;
+/// Not each read is counted, so some of them may be in no range.
+const MOST: usize = FILES * 9 / 10;
+const FILE_BYTES: u64 = 5000;
+
+/// Waits until the warm start has ended. Returns the keys and the objects that were loaded, and how it
+/// ended.
+fn warm_start(world: &World) -> (u64, u64, String) {
+    let parts = || {
+        let status = status(world);
+        [status["warm_start"].clone(), status["osts"][0]["warm_start"].clone()]
+    };
+    eventually("the warm start ends", || parts().iter().all(|part| part["state"] != "running"));
+    let [tables, objects] = parts();
+    assert_eq!(tables["state"], objects["state"], "{tables} {objects}");
+    assert_eq!((&tables["done"], &objects["done"]), (&tables["total"], &objects["total"]));
+    let state = tables["state"].as_str().unwrap().to_owned();
+    (tables["keys"].as_u64().unwrap(), objects["objects"].as_u64().unwrap(), state)
+}
+
+/// Objects of [`FILE_BYTES`] that are in memory as a whole.
+fn objects_in_memory(world: &World) -> usize {
+    let objects = world.data().join("ost0/objects");
+    let each =
+        format!("find {objects:?} -type f -size {FILE_BYTES}c -exec fincore -bno RES {{}} +");
+    let found = sh(Path::new("/"), &each);
+    found.lines().filter(|line| line.trim().parse::<u64>().unwrap() >= FILE_BYTES).count()
+}
+
+fn read_all(world: &World) {
+    let read = sh(&world.mount_point(), "find . -type f -size +0 -exec cat {} + | wc -c");
+    assert_eq!(read.trim(), (FILES as u64 * FILE_BYTES).to_string());
+}
+
+#[test]
+fn what_was_read_most_is_in_memory_again_after_a_restart() {
+    let world = World::new();
+    let (at, image) = (world.data(), world.path("image"));
+    let disk = Disk::new(&image, &at, "xfs", 640);
+    let up = world.up(&[]);
+    for file in 0..FILES {
+        let directory = world.mount_point().join((file / 300).to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(file.to_string()), content(FILE_BYTES)).unwrap();
+    }
+    up.stop();
+
+    let hints = ["hot.tables", "hot.ost0"].map(|name| at.join(name));
+    // As after a reboot.
+    let restart = |more: &[&str]| {
+        disk.remount();
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        world.up(more)
+    };
+    // Of a version that remembered nothing.
+    for hint in &hints {
+        let _ = fs::remove_file(hint);
+    }
+    let up = restart(&[]);
+    assert_eq!(warm_start(&world), (0, 0, "done".into()));
+    assert_eq!(objects_in_memory(&world), 0);
+    read_all(&world);
+    up.stop();
+    let kept = hints.each_ref().map(|hint| fs::read(hint).unwrap());
+
+    let up = restart(&["--warm-start", "off"]);
+    assert_eq!(warm_start(&world), (0, 0, "off".into()));
+    assert_eq!(objects_in_memory(&world), 0);
+    up.stop();
+
+    let up = restart(&[]);
+    let (keys, objects, state) = warm_start(&world);
+    assert!(keys >= 2 * MOST as u64 && objects >= MOST as u64, "{keys} {objects}");
+    assert_eq!(state, "done");
+    eventually("objects are in memory", || objects_in_memory(&world) >= MOST);
+    let shown = run(glint().arg("status").arg(world.mount_point())).stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    assert_eq!(shown.matches("has loaded what was read most before the start: 100%").count(), 2);
+    up.assert_no(event::WARM_START_SKIPPED);
+    up.stop();
+
+    // Whatever becomes of its files is told once, and they are written anew.
+    fs::write(&hints[0], b"GLHT and nothing that it should be").unwrap();
+    fs::write(&hints[1], &kept[1][..kept[1].len() - 1]).unwrap();
+    let up = restart(&[]);
+    assert_eq!(warm_start(&world), (0, 0, "done".into()));
+    assert_eq!(up.events(event::WARM_START_SKIPPED), 2);
+    read_all(&world);
+    up.stop();
+
+    let up = restart(&[]);
+    let begun = Instant::now();
+    let (keys, objects, _) = warm_start(&world);
+    assert!(keys >= 2 * MOST as u64 && objects >= MOST as u64, "{keys} {objects}");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    up.stop();
+    world.assert_sound();
+    drop(disk);
 }

@@ -49,6 +49,12 @@ impl Disk<'_> {
         self.mount();
     }
 
+    /// Mounted again, with nothing of it in memory.
+    pub fn remount(&self) {
+        self.unmount();
+        self.mount();
+    }
+
     /// Mounted again, after what is below it failed.
     pub fn repair(&self) {
         self.unmount();
