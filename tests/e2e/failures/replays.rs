@@ -144,7 +144,7 @@ fn data_with_copies_that_has_no_room_any_more_is_named() {
     let file = file.create(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
     let (file, written) = (Arc::new(file), Arc::new(AtomicU64::new(0)));
     let write = |file: &File, n: u64| file.write_all_at(&[n as u8; PIECE], n * PIECE as u64);
-    // Copies are brought to stable storage twice a second: what was written last is not there yet.
+    // Copies are brought to stable storage twice a second: what was sent last is not there yet.
     let (its, count) = (file.clone(), written.clone());
     let writer = thread::spawn(move || {
         loop {
@@ -155,7 +155,10 @@ fn data_with_copies_that_has_no_room_any_more_is_named() {
             thread::sleep(Duration::from_millis(5));
         }
     });
-    eventually("the server has much", || objects(&world.data()).1 > 32 << 20);
+    let has = || objects(&world.data()).1;
+    eventually("the server has much", || has() > 32 << 20);
+    let much = has();
+    eventually("it has just been sent more", || has() > much);
     let mut server = Some(server);
     for disk in &disks {
         disk.lose_power(|| server.take().into_iter().for_each(Process::kill));
