@@ -1,7 +1,9 @@
 //! Memory of a server: what data leaves in the page cache of the disk of an OST, and what a restart
-//! brings back.
+//! brings back. That of clients: `memory/clients.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod clients;
 
 use glint_telemetry::event;
 use std::fs;

@@ -16,6 +16,7 @@ pub mod events;
 /// What tests have of this machine for themselves, and other hosts.
 pub mod host {
     pub mod claims;
+    pub mod memory_limit;
     pub mod mount_helper;
     pub mod namespace;
 }

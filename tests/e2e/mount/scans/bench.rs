@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use support::host::memory_limit::MemoryLimit;
 use support::*;
 
 /// Where control groups that limit memory are, by their version.
@@ -14,15 +15,7 @@ const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 /// A limit of memory, on a host where control groups can be made.
 fn limit() -> &'static str {
-    let probe = format!("glint-e2e-{}", std::process::id());
-    let can_be_made = GROUPS.iter().map(|top| Path::new(top).join(&probe)).any(|group| {
-        let is_made = fs::create_dir(&group).is_ok();
-        let has_memory = ["memory.limit_in_bytes", "memory.max"];
-        let is_limited = is_made && has_memory.iter().any(|file| group.join(file).exists());
-        let _ = fs::remove_dir(&group);
-        is_limited
-    });
-    if can_be_made { "192M" } else { "off" }
+    if MemoryLimit::new("probe", 192 << 20).is_some() { "192M" } else { "off" }
 }
 
 /// A bench on few files, whose streams do not take long.
