@@ -38,8 +38,10 @@ const FREED_TIME: Duration = Duration::from_secs(1);
 /// How much the caches of a client may hold.
 pub(crate) struct MemoryKeeping {
     allowance: Mutex<Allowance>,
-    /// What follows from it: entries, steps of caches of bytes, and whether nobody uses them.
+    /// What follows from it: entries, and those of a client that is used, steps of caches of bytes,
+    /// and whether nobody uses them.
     entries_max: AtomicUsize,
+    entries_max_used: AtomicUsize,
     steps: AtomicU32,
     is_idle: AtomicBool,
     is_tight: AtomicBool,
@@ -55,6 +57,7 @@ impl Default for MemoryKeeping {
         MemoryKeeping {
             allowance: Mutex::default(),
             entries_max: AtomicUsize::new(usize::MAX),
+            entries_max_used: AtomicUsize::new(usize::MAX),
             steps: AtomicU32::new(0),
             is_idle: AtomicBool::new(false),
             is_tight: AtomicBool::new(false),
@@ -85,9 +88,21 @@ impl MemoryKeeping {
         self.is_short.load(Ordering::Relaxed)
     }
 
+    /// Most entries that are allowed. The first call after a break ends it, before the next look.
+    fn entries_max(&self) -> usize {
+        let is_used = self.was_used.load(Ordering::Relaxed);
+        let max = if is_used { &self.entries_max_used } else { &self.entries_max };
+        max.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if nobody has used the client for long.
+    fn is_idle(&self) -> bool {
+        self.is_idle.load(Ordering::Relaxed) && !self.was_used.load(Ordering::Relaxed)
+    }
+
     /// Returns true if less is allowed than with ample memory, or to a client that is used.
     fn is_less(&self) -> bool {
-        self.entries_max.load(Ordering::Relaxed) != usize::MAX
+        self.entries_max() != usize::MAX
     }
 
     fn look(&self, at: Duration, supply: Supply, entries: usize, entries_max: usize) -> bool {
@@ -95,13 +110,18 @@ impl MemoryKeeping {
         let look = CacheLook {
             entries,
             entries_max,
-            was_used: self.was_used.swap(false, Ordering::Relaxed),
+            was_used: self.was_used.load(Ordering::Relaxed),
             idle_after: (idle_ms > 0).then_some(Duration::from_millis(idle_ms)),
         };
         let mut allowance = self.allowance.lock();
         let before = allowance.steps();
         let is_less = allowance.look(at, supply, look);
-        self.entries_max.store(allowance.entries_max(), Ordering::Relaxed);
+        self.entries_max_used.store(allowance.entries_max_used(), Ordering::Relaxed);
+        self.entries_max.store(allowance.entries_max(), Ordering::Release);
+        if look.was_used {
+            // After what follows from it. A call in between is as good as one before.
+            self.was_used.store(false, Ordering::Release);
+        }
         self.steps.store(allowance.steps(), Ordering::Relaxed);
         self.is_idle.store(allowance.is_idle(), Ordering::Relaxed);
         self.is_tight.store(supply == Supply::Tight, Ordering::Relaxed);
@@ -134,8 +154,7 @@ impl GivenBack {
 impl<T: Transport> Client<T> {
     /// Most inodes that may be known now.
     pub(crate) fn inodes_max(&self) -> usize {
-        let allowed = self.memory.entries_max.load(Ordering::Relaxed);
-        self.kernel_memory.inodes_max().min(allowed)
+        self.kernel_memory.inodes_max().min(self.memory.entries_max())
     }
 
     /// Has this client return its locks when [`crate::Vfs::note_use`] was not called for so long;
@@ -152,7 +171,7 @@ impl<T: Transport> Client<T> {
             return;
         }
         let steps = self.memory.steps.load(Ordering::Relaxed);
-        let is_idle = self.memory.is_idle.load(Ordering::Relaxed);
+        let is_idle = self.memory.is_idle();
         self.cache.negative_max.store(NEGATIVE_DENTRIES_MAX >> steps, Ordering::Relaxed);
         self.cache.limit_negative();
         self.data.limits.set_steps(steps);
@@ -195,7 +214,7 @@ impl<T: Transport> Client<T> {
             _ => "ample",
         };
         let steps = self.memory.steps.load(Ordering::Relaxed);
-        json!({"supply": supply, "idle": is(&self.memory.is_idle), "inodes_max": self.inodes_max(),
+        json!({"supply": supply, "idle": self.memory.is_idle(), "inodes_max": self.inodes_max(),
             "inodes_max_ample": self.kernel_memory.inodes_max(), "data_part": part(steps)})
     }
 }

@@ -149,6 +149,11 @@ impl Allowance {
         self.entries.min(self.idle_entries)
     }
 
+    /// Most entries that caches in use may hold now.
+    pub fn entries_max_used(&self) -> usize {
+        self.entries
+    }
+
     /// Steps from all that caches of bytes may hold: each halves it.
     pub fn steps(&self) -> u32 {
         self.steps
