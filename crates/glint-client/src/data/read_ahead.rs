@@ -9,11 +9,13 @@
 //! Invariant: what was read ahead is used only while the stamp is what it was before it was
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
+mod memory;
+
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
+pub(crate) use memory::ReadAheadMemory;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Time that any read may take, and time for each byte on top of that: 500 MB/s.
@@ -35,64 +37,10 @@ const SLACK: u64 = 4 * BLOCK;
 const REPEATS: u64 = 2;
 /// Unit in which the kernel asks.
 const PAGE: u64 = 4096;
-/// Memory for all files.
-const MEMORY_MAX: usize = 128 << 20;
-/// Memory for small files that nobody has read yet.
-const PREFETCHED_MAX: usize = 32 << 20;
 
 /// Whether a read has taken so long that it is worth to foresee the next one.
 pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
     took > PATIENCE + BYTE * bytes as u32
-}
-
-/// Memory that is used for reading ahead.
-#[derive(Clone)]
-pub(crate) struct ReadAheadMemory(Arc<MemoryUse>);
-
-struct MemoryUse {
-    used: AtomicUsize,
-    max: AtomicUsize,
-    /// With ample memory.
-    most: usize,
-}
-
-impl Default for ReadAheadMemory {
-    fn default() -> ReadAheadMemory {
-        ReadAheadMemory::of(MEMORY_MAX)
-    }
-}
-
-impl ReadAheadMemory {
-    /// Memory for small files that nobody has read yet.
-    pub(crate) fn for_prefetched() -> ReadAheadMemory {
-        ReadAheadMemory::of(PREFETCHED_MAX)
-    }
-
-    fn of(most: usize) -> ReadAheadMemory {
-        let (used, max) = (AtomicUsize::new(0), AtomicUsize::new(most));
-        ReadAheadMemory(Arc::new(MemoryUse { used, max, most }))
-    }
-
-    /// Halves the limit of ample memory so many times.
-    pub(crate) fn set_steps(&self, steps: u32) {
-        self.0.max.store(self.0.most >> steps, Ordering::Release);
-    }
-
-    /// Returns true if more is used than may be.
-    pub(crate) fn is_over(&self) -> bool {
-        self.used() > self.0.max.load(Ordering::Acquire)
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        let max = self.0.max.load(Ordering::Acquire);
-        let take = |used: usize| (used + bytes <= max).then_some(used + bytes);
-        self.0.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
-    }
-
-    /// Bytes that are used.
-    pub(crate) fn used(&self) -> usize {
-        self.0.used.load(Ordering::Acquire)
-    }
 }
 
 enum Content {
@@ -111,7 +59,7 @@ pub(crate) struct BlockAhead {
 
 impl Drop for BlockAhead {
     fn drop(&mut self) {
-        self.memory.0.used.fetch_sub(self.len as usize, Ordering::AcqRel);
+        self.memory.give(self.len as usize);
     }
 }
 
@@ -498,7 +446,7 @@ mod tests {
             }
         }
         let used = memory.used();
-        assert!(used > MEMORY_MAX / 2 && used <= MEMORY_MAX, "{used}");
+        assert!(used > memory::MAX / 2 && used <= memory::MAX, "{used}");
         drop(files);
         assert_eq!(memory.used(), 0);
     }
