@@ -86,6 +86,14 @@ impl ScanResults {
             }
             text.push('.');
         }
+        if all.phases.iter().any(|phase| phase.is_restarted()) {
+            let seconds = all.warm_start.as_secs_f64();
+            let _ = write!(
+                text,
+                " Scans after a restart begin when the server's warm start has ended, which took up to \
+                 {seconds:.1} s; the local file system has none."
+            );
+        }
         text
     }
 

@@ -7,6 +7,7 @@ use super::streaming::Paced;
 use super::walk::Walked;
 use crate::sample::median;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Figures of one scan, on one side, in one phase.
 #[derive(Default)]
@@ -115,6 +116,8 @@ pub(super) struct AllFigures {
     pub is_direct: Option<bool>,
     /// The pace of streams.
     pub paced: Option<Paced>,
+    /// The longest warm start, which scans after a restart wait for.
+    pub warm_start: Duration,
     /// Sides, in the order of a round.
     pub sides: Vec<ScanSide>,
     /// Options of the servers, by the number of their variant.
@@ -244,6 +247,7 @@ pub(super) mod tests {
             rounds: 1,
             is_direct: Some(true),
             paced: Some(Paced { rate: 100 << 20, cores: 0.5 }),
+            warm_start: Duration::ZERO,
             sides,
             options: vec![String::new(); 2],
             phases,

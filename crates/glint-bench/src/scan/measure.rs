@@ -13,10 +13,13 @@ use glint::program;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How much longer than its patience a walk may take until it has noticed that.
 const NOTICE: Duration = Duration::from_secs(60);
+
+/// Pause between two looks whether a warm start has ended.
+const WARM_START_LOOK: Duration = Duration::from_millis(50);
 
 /// Who is killed at the limit of a client, and what to do.
 const CLIENT_KILLED: &str = "the mount or its scan at its limit: say a higher --client-memory";
@@ -78,10 +81,33 @@ impl Measuring<'_> {
         for phase in self.phases(true) {
             for scan in side.scans() {
                 let served = self.places.serve(&VARIANTS[variant])?;
+                self.await_warm_start(&served)?;
                 self.beside(phase, &served, &[*scan], side)?;
                 self.places.stop(&served);
             }
         }
+        Ok(())
+    }
+
+    /// Waits until a server has loaded what was read most before its start.
+    fn await_warm_start(&mut self, served: &Served) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            let status = served.ask("status")?;
+            let osts = status["osts"].as_array().into_iter().flatten();
+            let mut parts = osts.chain([&status]).map(|part| &part["warm_start"]["state"]);
+            if parts.all(|state| state != "running") {
+                break;
+            }
+            if (self.asked)() {
+                return Err("interrupted".into());
+            }
+            if begun.elapsed() > self.setting.patience {
+                return Err("the warm start of the server has not ended within --patience".into());
+            }
+            std::thread::sleep(WARM_START_LOOK);
+        }
+        self.all.warm_start = self.all.warm_start.max(begun.elapsed());
         Ok(())
     }
 

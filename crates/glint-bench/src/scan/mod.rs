@@ -257,6 +257,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         rounds: setting.rounds,
         is_direct: places.is_direct,
         paced: None,
+        warm_start: Duration::ZERO,
         sides: setting.sides.clone(),
         options: VARIANTS.iter().map(|variant| places.options(variant).join(" ")).collect(),
         phases: setting.phases.clone(),
