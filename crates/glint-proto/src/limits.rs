@@ -74,7 +74,7 @@ pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
 pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
 /// Inodes above which a client asks the kernel to forget some. Each takes about 400 bytes, with its
 /// name in its directory: all of them together less than 256 MB.
-pub const KNOWN_INODES_MAX: usize = 1 << 19;
+pub const KNOWN_INODES_MAX: usize = 3 << 17;
 /// How long nobody must have used a mount before it returns its locks, where nothing else was set: ten
 /// minutes.
 pub const IDLE_MS: u64 = 600_000;

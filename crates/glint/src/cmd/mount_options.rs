@@ -16,7 +16,7 @@ pub(crate) const HELP: &str = "\
     keep_awake=auto|off, polling=auto|off, prefetch=on|off (on: whether small files are read \
     before a program asks, after others of their directory), cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
-    up to half a second later; inodes=N: how many are kept in memory (524 288); idle=SECONDS: \
+    up to half a second later; inodes=N: how many are kept in memory (393 216); idle=SECONDS: \
     how long nobody must have used the mount before it returns its locks (600; 0: never). Without --cert \
     a mount is nosuid,nodev unless trust is said: whoever reaches the server may make programs and \
     devices of root there. (suid,dev do it, too, but mount(8) does not pass them on)";
@@ -100,7 +100,7 @@ const CHOICES: [(&str, &[&str]); 4] = [
 /// Glint's own options that are said without a value.
 const PLAIN: [&str; 4] = ["direct_io", "wbmeta", "nowbmeta", "trust"];
 /// Advice to who says `inodes` or `idle` otherwise.
-const INODES: &str = "say a number of inodes, as inodes=524288";
+const INODES: &str = "say a number of inodes, as inodes=393216";
 const IDLE: &str = "say a number of seconds, as idle=600, or 0 for never";
 /// Labels of SELinux: the kernel's own, where it has SELinux.
 const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
@@ -391,8 +391,8 @@ mod tests {
             ("direct_io=1", "say direct_io"),
             ("nowbmeta=yes", "say nowbmeta"),
             ("trust=yes", "say trust"),
-            ("inodes=many", "inodes=524288"),
-            ("inodes", "inodes=524288"),
+            ("inodes=many", "inodes=393216"),
+            ("inodes", "inodes=393216"),
             ("idle=soon", "idle=600"),
             ("cert", "cert=DIR"),
         ] {

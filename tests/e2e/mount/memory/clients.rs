@@ -75,7 +75,7 @@ fn a_mount_with_little_memory_scans_many_files() {
         assert_ne!(memory["data_part"], "all");
         let shown = run(glint().arg("status").arg(&a)).stdout;
         let shown = String::from_utf8(shown).unwrap();
-        assert!(shown.contains("  memory   ") && shown.contains("of 524288 inodes"), "{shown}");
+        assert!(shown.contains("  memory   ") && shown.contains("of 393216 inodes"), "{shown}");
     }
     assert_eq!(limit.kills(), 0, "the kernel had to kill: {}", mount.log());
     let mut content = [0; 32];
