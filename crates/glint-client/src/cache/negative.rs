@@ -16,7 +16,12 @@ use crate::vfs::Found;
 use glint_proto::limits::NEGATIVE_DENTRIES_PER_DIRECTORY_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, Ino, MdsReply};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+
+/// Directories that may be listed for names that are free, though they have none any more, beside twice
+/// as many as there are such names.
+const UNLISTED_MAX: usize = 1024;
 
 /// The inode that a name was taken from, as the servers say.
 pub(crate) fn removed(reply: &MdsReply) -> Option<Ino> {
@@ -68,7 +73,11 @@ impl Cache {
         let child = self.find(parent).and_then(|directory| {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
-            if (state.has(Bits::NEGATIVE) && child.is_some())
+            // Another one may have got the name since.
+            let was_its_own = child.is_some() && gone.is_none_or(|gone| child == Some(gone));
+            if child.is_some() && !was_its_own {
+                state.dentries.doubt(name);
+            } else if (state.has(Bits::NEGATIVE) && was_its_own)
                 && !state.rare.delegation.is_delegated()
             {
                 self.insert_negative(&directory, &mut state, name);
@@ -209,11 +218,29 @@ impl Cache {
 
     /// Forgets names that are free, in the directories that have had such for longest.
     pub(crate) fn limit_negative(&self) {
+        let listed = self.with_negative.lock().len();
+        if listed > 2 * self.negative.load(Ordering::Relaxed) + UNLISTED_MAX {
+            self.unlist_negative(listed);
+        }
         while self.negative.load(Ordering::Relaxed) > self.negative_max.load(Ordering::Relaxed) {
             let Some(first) = self.with_negative.lock().pop_front() else { return };
             if let Some(directory) = self.find(first) {
                 let forgotten = directory.lock().dentries.forget_negative();
                 self.negative.fetch_sub(forgotten, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Looks at the first so many directories that are listed for names that are free: those that were
+    /// forgotten, or listed again since, are listed no more.
+    fn unlist_negative(&self, listed: usize) {
+        let mut seen = HashSet::new();
+        for _ in 0..listed {
+            let Some(first) = self.with_negative.lock().pop_front() else { return };
+            let has_some = |directory: &CachedInode| directory.lock().dentries.negative() > 0;
+            if seen.insert(first) && self.find(first).is_some_and(|directory| has_some(&directory))
+            {
+                self.with_negative.lock().push_back(first);
             }
         }
     }
@@ -239,6 +266,23 @@ mod tests {
     fn grant(cache: &Cache, ino: Ino, number: u64) {
         let grants = [Grant::Bits { ino, bits: Bits::ENTRY, number }];
         cache.learn_grants(&grants, cache.generation());
+    }
+
+    #[test]
+    fn directories_that_are_forgotten_leave_nothing_behind() {
+        let (cache, returns) = (Cache::new(Arc::default()), Default::default());
+        for round in 0..10 {
+            for ino in (100..1100).map(Ino) {
+                let grants = [Grant::Bits { ino, bits: Bits::NEGATIVE, number: round + 1 }];
+                cache.learn_grants(&grants, cache.generation());
+                cache.learn_negative(ino, b"free", Tick::ask());
+            }
+            assert_eq!(cache.negative.load(Ordering::Relaxed), 1000);
+            cache.shrink(0, usize::MAX, &returns, |_| false);
+            assert_eq!(cache.negative.load(Ordering::Relaxed), 0);
+        }
+        let listed = cache.with_negative.lock().len();
+        assert!(listed <= 2 * 1000 + UNLISTED_MAX, "{listed}");
     }
 
     /// A cache that knows the inodes by these names, and the kernel that was told of them.

@@ -19,7 +19,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::{ScannedEntry, ScannedPage};
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 /// Requests that are under way at once.
@@ -58,6 +58,8 @@ pub(super) struct Walk<'a, S, O> {
     output: RefCell<Vec<u8>>,
     /// Paths for commands that take many, by the numbers of their actions.
     gathered: RefCell<BTreeMap<usize, Gathered>>,
+    /// Files with other names of which -delete has removed one.
+    removed_links: RefCell<HashSet<Ino>>,
     quit: Cell<bool>,
 }
 
@@ -65,7 +67,8 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     pub(super) fn new(call: &'a FindCall, source: &'a S, sink: &'a O) -> Walk<'a, S, O> {
         let (found, searched, names) = (RefCell::default(), Searched::default(), Names::default());
         let (output, gathered, quit) = (RefCell::default(), RefCell::default(), Cell::new(false));
-        Walk { call, source, sink, found, searched, names, output, gathered, quit }
+        let removed_links = RefCell::default();
+        Walk { call, source, sink, found, searched, names, output, gathered, removed_links, quit }
     }
 
     /// Walks over all that is at and below a starting point, which has its name in `parent`. Returns

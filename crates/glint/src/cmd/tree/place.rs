@@ -180,8 +180,7 @@ impl Place {
                 let shown_at = format!("{}:{}", libc::major(number), libc::minor(number));
                 Ok(shown_at == device && shown.ino() == ino.0)
             }
-            // The servers decide as whom they see the caller.
-            Err(Errno::EACCES) => Ok(true),
+            // Also EACCES: what the mount does not show the caller, whatever he may at the servers.
             Err(error) => Err(error),
         }
     }

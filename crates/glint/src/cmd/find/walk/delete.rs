@@ -19,6 +19,8 @@ pub(super) enum NotDeleted {
     Replaced,
     /// The expression does not hold any more.
     Changed,
+    /// The same, after this walk has removed another name of the file, as find(1) would have seen.
+    ChangedByOtherName,
 }
 
 impl From<Errno> for NotDeleted {
@@ -33,6 +35,7 @@ impl<S: Source, O: Sink> Walk<'_, S, O> {
         let Err(why) = self.delete(entry, action).await else { return true };
         let path = &entry.path[..];
         match why {
+            NotDeleted::ChangedByOtherName => {}
             NotDeleted::Refused(error) => {
                 self.sink.fail(&[b"cannot delete '", path, b"'"].concat(), error);
             }
@@ -64,16 +67,23 @@ impl<S: Source, O: Sink> Walk<'_, S, O> {
                 NotDeleted::Replaced
             });
         }
-        let is_directory = now.is_dir();
+        let (is_directory, nlink) = (now.is_dir(), now.nlink);
         // Of a directory: it has changed because what was in it was deleted, and is only removed if
         // nothing is in it.
         if !is_directory
             && has_changed(entry, &now)
             && !self.still_holds(entry, now, action).await?
         {
-            return Err(NotDeleted::Changed);
+            return Err(match self.removed_links.borrow().contains(&entry.ino) {
+                true => NotDeleted::ChangedByOtherName,
+                false => NotDeleted::Changed,
+            });
         }
-        Ok(self.source.remove(parent, entry.name(), is_directory).await?)
+        self.source.remove(parent, entry.name(), is_directory).await?;
+        if !is_directory && nlink > 1 {
+            self.removed_links.borrow_mut().insert(entry.ino);
+        }
+        Ok(())
     }
 
     /// Whether the expression still leads to an action, with the attributes that a file has now. Actions

@@ -141,13 +141,27 @@ struct Changing {
     removed: RefCell<Vec<Vec<u8>>>,
 }
 
-const CHANGED: [&[u8]; 8] =
-    [b"same", b"read", b"replaced", b"gone", b"grown", b"touched", b"d", b"newdir"];
+const CHANGED: [&[u8]; 10] = [
+    b"same",
+    b"read",
+    b"replaced",
+    b"gone",
+    b"grown",
+    b"touched",
+    b"d",
+    b"newdir",
+    b"link1",
+    b"link2",
+];
+/// The inode of both links.
+const LINKED: Ino = Ino(50);
 
 impl Changing {
     fn listed(name: &[u8], at: usize) -> Attr {
         let mode = if name == b"d" || name == b"newdir" { libc::S_IFDIR } else { libc::S_IFREG };
-        Attr { ino: Ino(10 + at as u64), ..entry(name, mode).attr.unwrap() }
+        let (ino, nlink) =
+            if name.starts_with(b"link") { (LINKED, 2) } else { (Ino(10 + at as u64), 1) };
+        Attr { ino, nlink, ..entry(name, mode).attr.unwrap() }
     }
 }
 
@@ -175,6 +189,7 @@ impl Source for Changing {
             b"replaced" | b"newdir" => attr.ino = Ino(99),
             b"gone" => return Err(Errno::ENOENT),
             b"grown" => (attr.size, attr.mtime, attr.ctime) = (5000, later, later),
+            b"link2" if !self.removed.borrow().is_empty() => (attr.nlink, attr.ctime) = (1, later),
             b"touched" | b"d" => (attr.mtime, attr.ctime) = (later, later),
             _ => {}
         }
@@ -243,7 +258,7 @@ fn delete(words: &str) -> (Vec<String>, Vec<String>, usize) {
 fn only_the_file_for_which_the_expression_holds_is_deleted() {
     // 1000 bytes each when they were listed.
     let (removed, errors, failures) = delete("-type f -size 1000c -delete");
-    assert_eq!(removed, ["same", "read", "touched"]);
+    assert_eq!(removed, ["same", "read", "touched", "link1", "link2"]);
     assert_eq!(failures, errors.len());
     for (at, (name, why)) in [
         ("replaced", "another file has this name now"),
@@ -258,9 +273,13 @@ fn only_the_file_for_which_the_expression_holds_is_deleted() {
     }
     // Whatever their attributes are now.
     let (removed, errors, _) = delete("-name * -delete");
-    assert_eq!(removed, ["same", "read", "grown", "touched", "d"]);
+    assert_eq!(removed, ["same", "read", "grown", "touched", "link1", "link2", "d"]);
     assert!(errors.len() == 3 && errors[2].contains("newdir"), "{errors:?}");
     // An action that was taken before is not taken again.
     let (removed, ..) = delete("-type f -mtime +50 -exec true ; -delete");
-    assert_eq!(removed, ["same", "read"]);
+    assert_eq!(removed, ["same", "read", "link1", "link2"]);
+    // What the walk has changed itself is passed over, as find(1) does.
+    let (removed, errors, failures) = delete("-links 2 -delete");
+    assert_eq!(removed, ["link1"]);
+    assert!(errors.is_empty() && failures == 0, "{errors:?}");
 }
