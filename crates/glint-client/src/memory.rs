@@ -105,11 +105,12 @@ impl MemoryKeeping {
         self.entries_max() != usize::MAX
     }
 
-    fn look(&self, at: Duration, supply: Supply, entries: usize, entries_max: usize) -> bool {
+    fn look(&self, at: Duration, supply: Supply, held: Held) -> bool {
         let idle_ms = self.idle_ms.load(Ordering::Relaxed);
         let look = CacheLook {
-            entries,
-            entries_max,
+            entries: held.entries,
+            entries_max: held.entries_max,
+            data_steps: held.data_steps,
             was_used: self.was_used.load(Ordering::Relaxed),
             idle_after: (idle_ms > 0).then_some(Duration::from_millis(idle_ms)),
         };
@@ -128,6 +129,13 @@ impl MemoryKeeping {
         self.is_short.store(supply == Supply::Short, Ordering::Relaxed);
         is_less || allowance.steps() != before
     }
+}
+
+/// What the caches of a client hold: see [`CacheLook`].
+struct Held {
+    entries: usize,
+    entries_max: usize,
+    data_steps: u32,
 }
 
 /// When memory was last given back to the system, and the most inodes that were known since.
@@ -166,8 +174,10 @@ impl<T: Transport> Client<T> {
     /// Tells this client how much memory there is, at a time since any beginning: caches shrink, or may
     /// grow again. [`crate::RunningClient`] does it by itself.
     pub fn note_memory(&self, at: Duration, supply: Supply) {
-        let (known, max) = (self.cache.len(), self.kernel_memory.inodes_max());
-        if !self.memory.look(at, supply, known, max) {
+        let known = self.cache.len();
+        let entries_max = self.kernel_memory.inodes_max();
+        let held = Held { entries: known, entries_max, data_steps: self.data_steps() };
+        if !self.memory.look(at, supply, held) {
             return;
         }
         let steps = self.memory.steps.load(Ordering::Relaxed);
@@ -184,6 +194,15 @@ impl<T: Transport> Client<T> {
             ?supply, is_idle, known, inodes_max = self.inodes_max(), data = %part(steps),
             "caches may hold more or less than before"
         );
+    }
+
+    /// After how many steps data and free names would still fit.
+    fn data_steps(&self) -> u32 {
+        let negative = self.cache.negative.load(Ordering::Relaxed);
+        let negative = glint_memory::steps_that_fit(negative, NEGATIVE_DENTRIES_MAX);
+        let ahead = self.data.ahead_memory.steps_that_fit();
+        let read = ahead.min(self.data.prefetched.steps_that_fit());
+        self.data.limits.steps_that_fit().min(read).min(negative)
     }
 
     /// Looks how much memory there is, again and again.

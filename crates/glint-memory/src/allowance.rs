@@ -2,10 +2,11 @@
 //! nothing where nobody has used them for long. A state machine, without I/O and clock.
 //!
 //! - A step halves what there is: the limit is half of it afterwards, or of the limit before. The next
-//!   one comes when the first has had its effect, or has had time for it.
-//! - A step back comes when memory was ample without a pause for some time. If it was short again soon
-//!   after one, the next takes twice as long: where memory has room for a part of what caches
-//!   could hold, they do not lose and regain that again and again.
+//!   one comes when the first has had its effect, or has had time for it, and only if caches hold more
+//!   than it allows: a client that holds little gives up nothing.
+//! - A step back comes when memory was ample without a pause for some time, or not short for six times
+//!   as long. If it was short again soon after one, the next takes twice as long: where memory has room
+//!   for a part of what caches could hold, they do not lose and regain that again and again.
 //! - Caches that nobody uses are halved from some time on, and again after each tenth of it. The first
 //!   use ends that.
 //!
@@ -24,6 +25,8 @@ const STEP: Duration = Duration::from_secs(2);
 /// How long memory must be ample before a step back, at first and at most.
 const AMPLE_MIN: Duration = Duration::from_secs(10);
 const AMPLE_MAX: Duration = Duration::from_secs(320);
+/// So many times as long it must not be short before one, where it is not ample either.
+const TIGHT: u32 = 6;
 /// Part of the time after which caches are idle that is between two of their steps.
 const IDLE_STEPS: u32 = 10;
 
@@ -34,10 +37,18 @@ pub struct CacheLook {
     pub entries: usize,
     /// Most that it may have with ample memory.
     pub entries_max: usize,
+    /// Steps after which caches of bytes could still hold what they hold, see [`steps_that_fit`].
+    pub data_steps: u32,
     /// Somebody has used it since the last look.
     pub was_used: bool,
     /// It is idle if nobody has used it for so long; never, if there is none.
     pub idle_after: Option<Duration>,
+}
+
+/// Returns after how many steps a cache of bytes, of which ample memory allows `most`, may still hold
+/// so many.
+pub fn steps_that_fit(bytes: usize, most: usize) -> u32 {
+    (0..STEPS_MAX).find(|steps| bytes > most >> (steps + 1)).unwrap_or(STEPS_MAX)
 }
 
 /// How much caches may hold.
@@ -49,9 +60,11 @@ pub struct Allowance {
     entries: usize,
     /// When the last step was done, down or back.
     stepped: Duration,
-    was_back: bool,
-    /// When memory was last not ample.
+    /// How long was waited for it, if it was one back.
+    waited: Option<Duration>,
+    /// When memory was last not ample, and when it was last short.
     not_ample: Duration,
+    short: Duration,
     /// How long it has to be ample before the next step back.
     pause: Duration,
     /// When caches were used last.
@@ -67,8 +80,9 @@ impl Default for Allowance {
             steps: 0,
             entries: usize::MAX,
             stepped: Duration::ZERO,
-            was_back: false,
+            waited: None,
             not_ample: Duration::ZERO,
+            short: Duration::ZERO,
             pause: AMPLE_MIN,
             used: Duration::ZERO,
             idle_steps: 0,
@@ -93,14 +107,20 @@ impl Allowance {
         let since_step = at.saturating_sub(self.stepped);
         match supply {
             Supply::Short => {
-                let is_done = cache.entries <= self.entries && since_step >= STEP / 8;
-                if self.steps == 0 || is_done || since_step >= STEP {
+                self.short = at;
+                let is_in_effect = cache.entries <= self.entries && cache.data_steps >= self.steps;
+                let is_done = is_in_effect && since_step >= STEP / 8;
+                let is_time = self.steps == 0 || is_done || since_step >= STEP;
+                if is_time && self.is_worth_a_step(cache) {
                     self.step_down(at, cache);
                 }
             }
-            Supply::Ample if self.steps > 0 => {
-                if at.saturating_sub(self.not_ample.max(self.stepped)) >= self.pause {
-                    self.step_back(at, cache);
+            Supply::Ample | Supply::Tight if self.steps > 0 => {
+                let since = |then: Duration| at.saturating_sub(then.max(self.stepped));
+                let pauses = [(self.not_ample, self.pause), (self.short, TIGHT * self.pause)];
+                let mut passed = pauses.into_iter().filter(|(then, pause)| since(*then) >= *pause);
+                if let Some((_, waited)) = passed.next() {
+                    self.step_back(at, cache, waited);
                 }
             }
             Supply::Ample if since_step >= AMPLE_MAX => self.pause = AMPLE_MIN,
@@ -108,25 +128,32 @@ impl Allowance {
         }
     }
 
+    /// Returns true if more is held than the next step would allow.
+    fn is_worth_a_step(&self, cache: CacheLook) -> bool {
+        let floor = ENTRIES_MIN.min(cache.entries_max);
+        let has_entries = self.entries > floor && cache.entries > floor;
+        has_entries || (self.steps < STEPS_MAX && cache.data_steps <= self.steps)
+    }
+
     fn step_down(&mut self, at: Duration, cache: CacheLook) {
         let floor = ENTRIES_MIN.min(cache.entries_max);
-        let is_soon = self.was_back && at.saturating_sub(self.stepped) < 2 * self.pause;
-        if is_soon {
+        let since_step = at.saturating_sub(self.stepped);
+        if self.waited.is_some_and(|waited| since_step < 2 * waited) {
             self.pause = (2 * self.pause).min(AMPLE_MAX);
         }
         let entries = self.entries.min(cache.entries).min(cache.entries_max);
         self.entries = (entries / 2).max(floor);
         self.steps = (self.steps + 1).min(STEPS_MAX);
-        (self.stepped, self.was_back) = (at, false);
+        (self.stepped, self.waited) = (at, None);
     }
 
-    fn step_back(&mut self, at: Duration, cache: CacheLook) {
+    fn step_back(&mut self, at: Duration, cache: CacheLook, waited: Duration) {
         self.steps -= 1;
         self.entries = match self.steps {
             0 => usize::MAX,
             _ => self.entries.saturating_mul(2).min(cache.entries_max),
         };
-        (self.stepped, self.was_back) = (at, true);
+        (self.stepped, self.waited) = (at, Some(waited));
     }
 
     fn look_at_use(&mut self, at: Duration, cache: CacheLook) {

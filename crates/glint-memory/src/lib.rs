@@ -13,7 +13,7 @@ mod limits;
 mod supply;
 
 pub use allocator::give_back_free_pages;
-pub use allowance::{Allowance, CacheLook};
+pub use allowance::{Allowance, CacheLook, steps_that_fit};
 pub use groups::{Hierarchy, controller};
 pub use limits::{MemoryLeft, MemoryLimits};
 pub use supply::{Supply, SupplyLook, SupplyWatch};

@@ -2,7 +2,7 @@
 //! the kernel has it).
 //!
 //! What the kernel could take back counts as left. A reserve of an eighth, at most 1 GiB, is to stay;
-//! with less memory is short, and with twice as much it is ample. Stalls say that it is short although
+//! with less memory is short, and with a quarter more it is ample. Stalls say that it is short although
 //! enough seems to be left, as where pages of files are read again and again. Those of the machine
 //! may be stalls of others at limits of their own groups, so they count only where less than half of
 //! the machine's memory is left.
@@ -22,7 +22,8 @@ const STALLED_TIGHT: f32 = 2.0;
 pub enum Supply {
     /// Caches may grow.
     Ample,
-    /// Neither: caches stay as they are.
+    /// Neither: caches that had to shrink stay as they are, and grow back after a while if it does not
+    /// become short again.
     Tight,
     /// Caches have to shrink.
     Short,
@@ -95,7 +96,7 @@ fn judge(
         let reserve = reserve(memory.total);
         let supply = match memory.left {
             left if left < reserve => Supply::Short,
-            left if left < 2 * reserve => Supply::Tight,
+            left if left < reserve + reserve / 4 => Supply::Tight,
             _ => Supply::Ample,
         };
         let spare = memory.left.saturating_sub(reserve);
@@ -120,11 +121,12 @@ mod tests {
         let supply = |left, total| judge(of(left, total), empty(), Stalls::default());
         assert_eq!(supply(5 * GIB, 64 * GIB).supply, Supply::Ample);
         assert_eq!(supply(5 * GIB, 64 * GIB).spare, 4 * GIB);
-        assert_eq!(supply(3 * GIB / 2, 64 * GIB).supply, Supply::Tight);
+        assert_eq!(supply(3 * GIB / 2, 8 * GIB).supply, Supply::Ample, "as hosts of 8 GiB have");
+        assert_eq!(supply(9 * GIB / 8, 64 * GIB).supply, Supply::Tight);
         assert_eq!(supply(GIB / 2, 64 * GIB), SupplyLook { supply: Supply::Short, spare: 0 });
         // An eighth of a small one, and never all of it.
-        assert_eq!(supply(200 << 20, GIB).supply, Supply::Tight);
-        assert_eq!(supply(20 << 20, 64 << 20).supply, Supply::Tight);
+        assert_eq!(supply(150 << 20, GIB).supply, Supply::Tight);
+        assert_eq!(supply(17 << 20, 64 << 20).supply, Supply::Tight);
         assert_eq!(supply(10 << 20, 20 << 20).supply, Supply::Tight);
         // Nobody says how much there is.
         assert_eq!(judge(None, empty(), Stalls::default()).supply, Supply::Ample);

@@ -72,15 +72,19 @@ impl Room {
         &mut self.osts[index]
     }
 
-    /// An eighth of the memory that this process may use, and not more than the limit; less while
-    /// memory is short.
-    fn total_max(&mut self) -> usize {
+    /// An eighth of the memory that this process may use, and not more than the limit.
+    fn most(&mut self) -> usize {
         let memory = *self.memory.get_or_insert_with(|| {
             let info = rustix::system::sysinfo();
             info.totalram * u64::from(info.mem_unit).max(1)
         });
         let most = usize::try_from(memory / 8).unwrap_or(usize::MAX);
-        (most.clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX) >> self.steps).max(DIRTY_BYTES_SHORT)
+        most.clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX)
+    }
+
+    /// The same, and less while memory is short.
+    fn total_max(&mut self) -> usize {
+        (self.most() >> self.steps).max(DIRTY_BYTES_SHORT)
     }
 
     fn take(&mut self, ost: u16, what: What) -> bool {
@@ -114,6 +118,14 @@ impl WriteLimits {
         let osts = room.osts.len() as u16;
         drop(room);
         (0..osts).for_each(|ost| self.turns.call(&(ost, What::Room)));
+    }
+
+    /// After how many steps all data that is here would still have room.
+    pub(crate) fn steps_that_fit(&self) -> u32 {
+        let mut room = self.room.lock();
+        // No step takes what always has room.
+        let bytes = if room.total > DIRTY_BYTES_SHORT { room.total } else { 0 };
+        glint_memory::steps_that_fit(bytes, room.most())
     }
 
     /// Waits for room for data of an OST.
@@ -277,6 +289,10 @@ mod tests {
         limits.set_steps(30);
         assert_eq!(limits.room.lock().total_max(), DIRTY_BYTES_SHORT);
         limits.add(0, DIRTY_BYTES_SHORT);
+        assert_eq!(limits.steps_that_fit(), 6);
+        limits.add(0, 200 << 20);
+        assert_eq!(limits.steps_that_fit(), 1, "of 512 MiB");
+        limits.remove(0, 200 << 20);
         let counter = Arc::new(Counter::default());
         let waker = Waker::from(counter.clone());
         let mut waits = pin!(limits.room(0));

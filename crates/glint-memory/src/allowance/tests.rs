@@ -7,7 +7,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const ALL: usize = 524_288;
 
 fn cache(entries: usize) -> CacheLook {
-    CacheLook { entries, entries_max: ALL, was_used: true, idle_after: None }
+    CacheLook { entries, entries_max: ALL, data_steps: STEPS_MAX, was_used: true, idle_after: None }
 }
 
 /// What becomes of a cache that is filled with so many entries a second where there is room for some.
@@ -35,7 +35,7 @@ impl Run {
             self.most = self.most.max(self.entries);
             let supply = match self.entries {
                 n if n > room - room / 8 => Supply::Short,
-                n if n > room - room / 4 => Supply::Tight,
+                n if n > room - room / 8 * 5 / 4 => Supply::Tight,
                 _ => Supply::Ample,
             };
             self.steps_down +=
@@ -84,7 +84,7 @@ fn an_idle_cache_is_halved_again_and_again_and_all_is_allowed_with_its_first_use
     let mut allowance = Allowance::default();
     let idle_after = Some(Duration::from_secs(600));
     let mut look = |second: u64, was_used, entries| {
-        let look = CacheLook { entries, entries_max: ALL, was_used, idle_after };
+        let look = CacheLook { was_used, idle_after, ..cache(entries) };
         let less = allowance.look(Duration::from_secs(second), Supply::Ample, look);
         (less, allowance.entries_max(), allowance.is_idle())
     };
@@ -99,6 +99,58 @@ fn an_idle_cache_is_halved_again_and_again_and_all_is_allowed_with_its_first_use
     assert_eq!(look(1330, false, 1000), (true, 500, true));
 }
 
+#[test]
+fn after_a_dip_what_was_cut_grows_back_though_memory_is_never_ample() {
+    let mut allowance = Allowance::default();
+    let mut look = |ms: u64, supply, entries| {
+        allowance.look(Duration::from_millis(ms), supply, cache(entries));
+        allowance.steps()
+    };
+    look(0, Supply::Tight, ALL);
+    for n in 0..40 {
+        look(1000 + 250 * n, Supply::Short, ALL >> n.min(8));
+    }
+    let steps = look(11_000, Supply::Tight, ENTRIES_MIN);
+    assert!(steps >= 4, "{steps}");
+    let seconds = |seconds: u64| 11_000 + 1000 * seconds;
+    assert_eq!(look(seconds(30), Supply::Tight, ENTRIES_MIN), steps, "that is too soon");
+    for second in 30..61 * u64::from(steps) {
+        // Ample for moments: that alone takes longer.
+        let supply = if second % 7 == 0 { Supply::Ample } else { Supply::Tight };
+        look(seconds(second), supply, ENTRIES_MIN);
+    }
+    assert_eq!(look(seconds(1000), Supply::Tight, ENTRIES_MIN), 0);
+    assert_eq!(allowance.entries_max(), usize::MAX);
+}
+
+#[test]
+fn who_holds_little_gives_up_nothing() {
+    let mut allowance = Allowance::default();
+    let mut look = |second: u64, entries, data_steps| {
+        let look = CacheLook { data_steps, ..cache(entries) };
+        let less = allowance.look(Duration::from_secs(second), Supply::Short, look);
+        (less, allowance.steps(), allowance.entries_max())
+    };
+    for second in 1..20 {
+        assert_eq!(look(second, ENTRIES_MIN, STEPS_MAX), (false, 0, usize::MAX));
+    }
+    // Data above what one step allows, and above what two allow.
+    assert_eq!(look(20, 100, 0), (true, 1, ENTRIES_MIN));
+    assert_eq!(look(30, 100, 2), (false, 1, ENTRIES_MIN));
+    assert_eq!(look(40, 100, 1), (true, 2, ENTRIES_MIN));
+    // Inodes that the kernel does not forget are no reason.
+    assert_eq!(look(50, 2 * ENTRIES_MIN, STEPS_MAX), (false, 2, ENTRIES_MIN));
+    let mut allowance = Allowance::default();
+    assert!(allowance.look(Duration::ZERO, Supply::Short, cache(ENTRIES_MIN + 1)));
+    assert_eq!(allowance.entries_max(), ENTRIES_MIN, "inodes alone are one");
+}
+
+#[test]
+fn steps_fit_as_long_as_their_part_is_not_passed() {
+    let fits = |bytes| steps_that_fit(bytes, 6400);
+    assert_eq!([0, 100, 101, 1600, 3200, 3201, 6400, 7000].map(fits), [6, 6, 5, 2, 1, 0, 0, 0]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -106,15 +158,15 @@ proptest! {
     /// that had no time.
     #[test]
     fn there_is_a_floor_and_time_between_steps(
-        looks in proptest::collection::vec((1u64..5000, 0u8..3, 0usize..ALL), 1..200),
+        looks in proptest::collection::vec((1u64..5000, 0u8..3, 0usize..ALL, 0..=STEPS_MAX), 1..200),
         entries_max in prop_oneof![Just(ALL), 1usize..10_000],
     ) {
         let mut allowance = Allowance::default();
         let (mut at, mut stepped) = (Duration::ZERO, None);
-        for (ms, supply, entries) in looks {
+        for (ms, supply, entries, data_steps) in looks {
             at += Duration::from_millis(ms);
             let supply = [Supply::Ample, Supply::Tight, Supply::Short][usize::from(supply)];
-            let look = CacheLook { entries, entries_max, ..cache(0) };
+            let look = CacheLook { entries_max, data_steps, ..cache(entries) };
             let before = allowance.steps();
             let less = allowance.look(at, supply, look);
             prop_assert!(allowance.entries_max() >= ENTRIES_MIN.min(entries_max));

@@ -93,6 +93,11 @@ impl PrefetchedFiles {
         self.memory.used()
     }
 
+    /// After how many steps these bytes would still fit.
+    pub(crate) fn steps_that_fit(&self) -> u32 {
+        self.memory.steps_that_fit()
+    }
+
     /// Halves the limit of ample memory so many times. What is more than that goes, the oldest first;
     /// all of it if nobody has used this client for long.
     pub(crate) fn set_steps(&self, steps: u32, is_idle: bool) {

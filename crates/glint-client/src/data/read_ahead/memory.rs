@@ -41,6 +41,11 @@ impl ReadAheadMemory {
         self.0.max.store(self.0.most >> steps, Ordering::Release);
     }
 
+    /// After how many steps what is used would still fit.
+    pub(crate) fn steps_that_fit(&self) -> u32 {
+        glint_memory::steps_that_fit(self.used(), self.0.most)
+    }
+
     /// Returns true if more is used than may be.
     pub(crate) fn is_over(&self) -> bool {
         self.used() > self.0.max.load(Ordering::Acquire)
