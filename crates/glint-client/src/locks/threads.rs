@@ -163,8 +163,15 @@ impl<T: Transport> Client<T> {
             while !giving.locks.inbox.is_stopped() {
                 host::sleep(ROUND).await;
                 giving.return_oldest_delegations().await;
-                giving.shrink().await;
                 giving.send_returns().await;
+            }
+        });
+        // Apart from those: they wait for servers, and caches have to shrink while these are away.
+        let shrinking = self.clone();
+        host::spawn(async move {
+            while !shrinking.locks.inbox.is_stopped() {
+                host::sleep(ROUND).await;
+                shrinking.shrink().await;
             }
         });
         let sending = self.clone();
@@ -229,7 +236,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Keeps no more inodes than it may. Recalls are answered in between.
+    /// Keeps no more inodes than it may. Recalls are answered in between. Waits for no server.
     async fn shrink(self: &Arc<Self>) {
         let limit = self.inodes_max();
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();

@@ -119,6 +119,24 @@ fn calls_do_not_wait_while_caches_shrink() {
 }
 
 #[test]
+fn caches_shrink_while_the_server_is_away() {
+    with_client(async |fake, client| {
+        fake.serve(TREE);
+        scan(&client).await;
+        fake.0.lock().holds_returns = true;
+        for second in (1000..).step_by(2).take(5) {
+            client.note_memory(Duration::from_secs(second), Supply::Short);
+            let allowed = || status(&client)["client"]["memory"]["inodes_max"].as_u64().unwrap();
+            until("caches shrink", || known(&client) <= allowed()).await;
+        }
+        assert!(known(&client) <= FLOOR, "{}", known(&client));
+        assert!(returned(&fake).is_empty());
+        fake.0.lock().holds_returns = false;
+        until("locks are returned", || returned(&fake).len() as u64 >= INODES - FLOOR).await;
+    });
+}
+
+#[test]
 fn who_is_not_used_returns_all_locks_in_steps() {
     with_client(async |fake, client| {
         fake.serve(TREE);

@@ -57,8 +57,9 @@ pub(crate) struct World {
     /// Closes that are on their way, and whether they stay so.
     pub closing: usize,
     pub holds_closes: bool,
-    /// Locks that were returned.
+    /// Locks that were returned, and whether the MDS is away when they are.
     pub returns: Vec<Return>,
+    pub holds_returns: bool,
     /// Space that is kept for the client.
     pub kept: i64,
     pub layout: Layout,
@@ -302,6 +303,9 @@ impl LockTraffic for Fake {
     }
 
     async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
+        while self.0.lock().holds_returns {
+            glint_net::host::sleep(Duration::from_millis(1)).await;
+        }
         self.0.lock().returns.extend(returns);
         Ok(())
     }
