@@ -13,23 +13,20 @@
 //! system, so that is done again for every few MB. A writer that waits for room waits for its OSTs, as
 //! ever, with less room.
 
+mod pace;
+
 use crate::client::Client;
+use crate::memory::pace::Pace;
 use glint_memory::{Allowance, CacheLook, Supply, SupplyWatch};
 use glint_net::Transport;
 use glint_proto::limits::NEGATIVE_DENTRIES_MAX;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that caches may grow by in a second: who looks again when spare memory may be used up looks
-/// in time.
-const GROWTH_PER_S: u64 = 500 << 20;
-/// Pause between two looks, with little memory and with much.
-const LOOK_MIN: Duration = Duration::from_millis(20);
-const LOOK_MAX: Duration = Duration::from_secs(1);
-/// The same while more is held than is allowed.
-const LOOK_SHRINKING: Duration = Duration::from_millis(50);
 /// Inodes that were forgotten before their memory is given back to the system: some MB.
 const FREED_MAX: usize = 8192;
 /// How long what was freed may stay with the allocator while memory is short.
@@ -48,6 +45,9 @@ pub(crate) struct MemoryKeeping {
     is_short: AtomicBool,
     /// A program has called something since the last look.
     was_used: AtomicBool,
+    /// The thread that looks, and whether it looks seldom until the client is used.
+    watcher: OnceLock<Thread>,
+    is_seldom: AtomicBool,
     /// After how many milliseconds without that caches are idle; 0 for never.
     idle_ms: AtomicU64,
 }
@@ -63,6 +63,8 @@ impl Default for MemoryKeeping {
             is_tight: AtomicBool::new(false),
             is_short: AtomicBool::new(false),
             was_used: AtomicBool::new(false),
+            watcher: OnceLock::new(),
+            is_seldom: AtomicBool::new(false),
             idle_ms: AtomicU64::new(0),
         }
     }
@@ -73,7 +75,20 @@ impl MemoryKeeping {
     pub(crate) fn note_use(&self) {
         // Read first: calls of all cores come here.
         if !self.was_used.load(Ordering::Relaxed) {
-            self.was_used.store(true, Ordering::Relaxed);
+            self.was_used.store(true, Ordering::SeqCst);
+            if self.is_seldom.load(Ordering::SeqCst)
+                && let Some(watcher) = self.watcher.get()
+            {
+                watcher.unpark();
+            }
+        }
+    }
+
+    /// Waits so long before the next look; not longer than until the first use, if looks are seldom.
+    fn pause(&self, pause: Duration, is_seldom: bool) {
+        self.is_seldom.store(is_seldom, Ordering::SeqCst);
+        if !is_seldom || !self.was_used.load(Ordering::SeqCst) {
+            std::thread::park_timeout(pause);
         }
     }
 
@@ -105,7 +120,7 @@ impl MemoryKeeping {
         self.entries_max() != usize::MAX
     }
 
-    fn look(&self, at: Duration, supply: Supply, held: Held) -> bool {
+    fn look(&self, at: Duration, supply: Supply, held: Held) -> Looked {
         let idle_ms = self.idle_ms.load(Ordering::Relaxed);
         let look = CacheLook {
             entries: held.entries,
@@ -127,8 +142,15 @@ impl MemoryKeeping {
         self.is_idle.store(allowance.is_idle(), Ordering::Relaxed);
         self.is_tight.store(supply == Supply::Tight, Ordering::Relaxed);
         self.is_short.store(supply == Supply::Short, Ordering::Relaxed);
-        is_less || allowance.steps() != before
+        Looked { was_used: look.was_used, is_changed: is_less || allowance.steps() != before }
     }
+}
+
+/// Result of a look.
+struct Looked {
+    was_used: bool,
+    /// Less is allowed than before, or more.
+    is_changed: bool,
 }
 
 /// What the caches of a client hold: see [`CacheLook`].
@@ -174,11 +196,17 @@ impl<T: Transport> Client<T> {
     /// Tells this client how much memory there is, at a time since any beginning: caches shrink, or may
     /// grow again. [`crate::RunningClient`] does it by itself.
     pub fn note_memory(&self, at: Duration, supply: Supply) {
+        self.follow_memory(at, supply);
+    }
+
+    /// The same. Returns true if less is allowed than before, or more, or the client was used.
+    fn follow_memory(&self, at: Duration, supply: Supply) -> bool {
         let known = self.cache.len();
         let entries_max = self.kernel_memory.inodes_max();
         let held = Held { entries: known, entries_max, data_steps: self.data_steps() };
-        if !self.memory.look(at, supply, held) {
-            return;
+        let looked = self.memory.look(at, supply, held);
+        if !looked.is_changed {
+            return looked.was_used;
         }
         let steps = self.memory.steps.load(Ordering::Relaxed);
         let is_idle = self.memory.is_idle();
@@ -194,6 +222,7 @@ impl<T: Transport> Client<T> {
             ?supply, is_idle, known, inodes_max = self.inodes_max(), data = %part(steps),
             "caches may hold more or less than before"
         );
+        true
     }
 
     /// After how many steps data and free names would still fit.
@@ -211,16 +240,19 @@ impl<T: Transport> Client<T> {
         self.data.limits.set_memory(watch.total());
         let begun = Instant::now();
         let mut given_back = GivenBack { at: begun, most: 0 };
+        let _ = self.memory.watcher.set(std::thread::current());
+        let (mut pace, mut before) = (Pace::default(), None);
         while !self.locks.inbox.is_stopped() {
             let look = watch.look();
-            self.note_memory(begun.elapsed(), look.supply);
+            let mut is_new = self.follow_memory(begun.elapsed(), look.supply);
+            let now = Some((look.supply, self.cache.len(), self.data_steps()));
+            is_new |= std::mem::replace(&mut before, now) != now;
             if given_back.is_due(self.cache.len(), &self.memory) {
                 glint_memory::give_back_free_pages();
             }
-            let until_short = Duration::from_millis(look.spare.saturating_mul(1000) / GROWTH_PER_S);
-            let shrinks = self.cache.len() > self.inodes_max();
-            let longest = if shrinks { LOOK_SHRINKING } else { LOOK_MAX };
-            std::thread::park_timeout(until_short.clamp(LOOK_MIN, longest));
+            let is_over = self.cache.len() > self.inodes_max();
+            let pause = pace.next(look.spare, is_over, is_new);
+            self.memory.pause(pause, pace.is_seldom());
         }
     }
 

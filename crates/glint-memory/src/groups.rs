@@ -116,9 +116,13 @@ impl Group {
         Some(MemoryLeft { left: total.saturating_sub(used), total })
     }
 
-    /// The same, with what the kernel could take back.
+    /// The same, with what the kernel could take back, if that matters: it has to add up the counts of
+    /// all cores to say it.
     pub(crate) fn available(&self) -> Option<MemoryLeft> {
         let free = self.free()?;
+        if free.left >= 2 * free.reserve() {
+            return Some(free);
+        }
         let stat = text(self.path.join("memory.stat"));
         let bytes = |line: &str| {
             let name = self.hierarchy.reclaimable().iter().find(|name| line.starts_with(**name))?;
@@ -201,5 +205,13 @@ mod tests {
         write("memory.stat", &format!("{own}{all}"));
         assert_eq!(left(Hierarchy::V2), Some(MemoryLeft { left: 38, total: 100 }));
         assert_eq!(left(Hierarchy::V1), Some(MemoryLeft { left: 8, total: 100 }));
+        // Nobody has to know when much is free.
+        let total = 128 << 20;
+        write("memory.max", &format!("{total}\n"));
+        write("memory.current", &format!("{}\n", total / 2));
+        write("memory.stat", &format!("active_file {}\n", 20 << 20));
+        assert_eq!(left(Hierarchy::V2), Some(MemoryLeft { left: total / 2, total }));
+        write("memory.current", &format!("{}\n", total - (10 << 20)));
+        assert_eq!(left(Hierarchy::V2), Some(MemoryLeft { left: 30 << 20, total }));
     }
 }

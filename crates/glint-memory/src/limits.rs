@@ -3,6 +3,10 @@
 
 use crate::groups::{self, Group, text};
 
+/// Least reserve: caches grow by some of it before somebody looks again.
+const RESERVE_MIN: u64 = 16 << 20;
+const RESERVE_MAX: u64 = 1 << 30;
+
 /// Bytes that are left, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryLeft {
@@ -16,6 +20,11 @@ impl MemoryLeft {
     /// Returns true if at least one of so many parts is left.
     pub fn is_part(self, part: u64) -> bool {
         self.left >= self.total / part
+    }
+
+    /// What is to stay of all: with less memory is short.
+    pub(crate) fn reserve(self) -> u64 {
+        (self.total / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(self.total / 2)
     }
 }
 

@@ -10,9 +10,6 @@
 use crate::groups::text;
 use crate::{MemoryLeft, MemoryLimits};
 
-/// Least reserve: caches grow by some of it before somebody looks again.
-const RESERVE_MIN: u64 = 16 << 20;
-const RESERVE_MAX: u64 = 1 << 30;
 /// Per cent of time in which some task waited for memory, of the last ten seconds.
 const STALLED_SHORT: f32 = 10.0;
 const STALLED_TIGHT: f32 = 2.0;
@@ -77,10 +74,6 @@ fn stalled(pressure: &str) -> f32 {
     line.and_then(|line| line.split(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
 
-fn reserve(total: u64) -> u64 {
-    (total / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(total / 2)
-}
-
 fn judge(
     machine: Option<MemoryLeft>,
     groups: impl Iterator<Item = MemoryLeft>,
@@ -93,7 +86,7 @@ fn judge(
         _ => Supply::Ample,
     };
     let add = |look: SupplyLook, memory: MemoryLeft| {
-        let reserve = reserve(memory.total);
+        let reserve = memory.reserve();
         let supply = match memory.left {
             left if left < reserve => Supply::Short,
             left if left < reserve + reserve / 4 => Supply::Tight,
