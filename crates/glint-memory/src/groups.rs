@@ -105,9 +105,10 @@ impl Group {
         (limit < 1 << 60).then_some(limit)
     }
 
-    /// Text of the kernel about stalls of its processes, which version 2 has.
+    /// Text of the kernel about stalls of its processes, which version 2 has; none of a group without a
+    /// limit, as the root is: these may be stalls of others at theirs.
     pub(crate) fn pressure(&self) -> String {
-        text(self.path.join("memory.pressure"))
+        self.limit().map(|_| text(self.path.join("memory.pressure"))).unwrap_or_default()
     }
 
     /// Memory of the group that nothing is in; `None` if it has no limit.
@@ -188,6 +189,20 @@ mod tests {
         write("memory.limit_in_bytes", "9223372036854771712\n");
         write("memory.usage_in_bytes", "70\n");
         assert_eq!(v1.free(), None);
+    }
+
+    #[test]
+    fn stalls_count_only_of_a_group_that_has_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        let group = Group { path: dir.path().to_owned(), hierarchy: Hierarchy::V2 };
+        let stalls = "some avg10=50.00 avg60=0.10 avg300=0.00 total=5\n";
+        write("memory.pressure", stalls);
+        assert_eq!(group.pressure(), "", "the root has no such file");
+        write("memory.max", "max\n");
+        assert_eq!(group.pressure(), "");
+        write("memory.max", "1000\n");
+        assert_eq!(group.pressure(), stalls);
     }
 
     #[test]

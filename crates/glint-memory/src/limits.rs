@@ -54,7 +54,7 @@ impl MemoryLimits {
         self.0.iter().filter_map(Group::available)
     }
 
-    /// Text of the kernel about stalls of the process's own control group.
+    /// Text of the kernel about stalls of the process's own control group, if that has a limit.
     pub(crate) fn group_pressure(&self) -> String {
         self.0.first().map(Group::pressure).unwrap_or_default()
     }

@@ -5,7 +5,7 @@
 //! with less memory is short, and with a quarter more it is ample. Stalls say that it is short although
 //! enough seems to be left, as where pages of files are read again and again. Those of the machine
 //! may be stalls of others at limits of their own groups, so they count only where less than half of
-//! the machine's memory is left.
+//! the machine's memory is left; so may those of a group that has no limit itself, which do not count.
 
 use crate::groups::text;
 use crate::{MemoryLeft, MemoryLimits};
