@@ -189,7 +189,7 @@ pub trait Vfs: Send + Sync + 'static {
     /// There is a kernel that remembers what it is told, until it says that it forgets.
     fn set_kernel(&self, kernel: Arc<dyn Kernel>);
     /// Notes that a program calls something about files. Of who may return its locks when nobody has
-    /// used it for long, each call is to be noted.
+    /// used it for long, each call is to be noted but those of programs that only watch.
     fn note_use(&self) {}
     /// The kernel forgets an inode that it was told of so many times.
     fn forget(&self, ino: Ino, lookups: u64);

@@ -118,9 +118,8 @@ impl<F: Vfs> Adapter<F> {
                 return Outcome::NoReply;
             }
             Opcode::Destroy => return Outcome::Done(0),
-            // As programs that watch file systems do: `df`, `glint status`.
-            Opcode::Statfs | Opcode::Getxattr | Opcode::Listxattr => {}
-            _ => self.fs.note_use(),
+            _ if is_use(opcode, request.header.nodeid) => self.fs.note_use(),
+            _ => {}
         }
         let header = request.header;
         let call = Call {
@@ -142,6 +141,18 @@ impl<F: Vfs> Adapter<F> {
             call.execute(opcode).await
         };
         traced(pin!(whole)).await.into()
+    }
+}
+
+/// Returns true if a request shows that somebody uses the mount. Programs that watch file systems do
+/// not, as `df` and `glint status`: they open a directory and look at the root.
+fn is_use(opcode: Opcode, nodeid: u64) -> bool {
+    match opcode {
+        Opcode::Statfs | Opcode::Getxattr | Opcode::Listxattr => false,
+        // Who lists it is seen by READDIR.
+        Opcode::Opendir | Opcode::Releasedir => false,
+        Opcode::Getattr => nodeid != ROOT_NODE,
+        _ => true,
     }
 }
 
@@ -440,6 +451,17 @@ mod tests {
 
     fn size<'a, F: Vfs + 'a, R: Future>(_: impl FnOnce(&'a Adapter<F>, Request<'a>) -> R) -> usize {
         size_of::<R>()
+    }
+
+    #[test]
+    fn who_watches_a_file_system_does_not_use_it() {
+        for opcode in [Opcode::Getattr, Opcode::Opendir, Opcode::Statfs, Opcode::Releasedir] {
+            assert!(!is_use(opcode, ROOT_NODE), "{opcode:?}, as df does");
+        }
+        for opcode in [Opcode::Lookup, Opcode::Readdir, Opcode::Readdirplus, Opcode::Open] {
+            assert!(is_use(opcode, ROOT_NODE), "{opcode:?}");
+        }
+        assert!(is_use(Opcode::Getattr, 7));
     }
 
     /// Each level that takes a future and awaits it doubles its size, and what is large is moved
