@@ -105,14 +105,15 @@ impl MemoryKeeping {
 
     /// Most entries that are allowed. The first call after a break ends it, before the next look.
     fn entries_max(&self) -> usize {
-        let is_used = self.was_used.load(Ordering::Relaxed);
+        // What follows from the look that has seen the last use is read after that.
+        let is_used = self.was_used.load(Ordering::Acquire);
         let max = if is_used { &self.entries_max_used } else { &self.entries_max };
         max.load(Ordering::Relaxed)
     }
 
     /// Returns true if nobody has used the client for long.
     fn is_idle(&self) -> bool {
-        self.is_idle.load(Ordering::Relaxed) && !self.was_used.load(Ordering::Relaxed)
+        !self.was_used.load(Ordering::Acquire) && self.is_idle.load(Ordering::Relaxed)
     }
 
     /// Returns true if less is allowed than with ample memory, or to a client that is used.
@@ -133,13 +134,13 @@ impl MemoryKeeping {
         let before = allowance.steps();
         let is_less = allowance.look(at, supply, look);
         self.entries_max_used.store(allowance.entries_max_used(), Ordering::Relaxed);
-        self.entries_max.store(allowance.entries_max(), Ordering::Release);
+        self.entries_max.store(allowance.entries_max(), Ordering::Relaxed);
+        self.is_idle.store(allowance.is_idle(), Ordering::Relaxed);
         if look.was_used {
             // After what follows from it. A call in between is as good as one before.
             self.was_used.store(false, Ordering::Release);
         }
         self.steps.store(allowance.steps(), Ordering::Relaxed);
-        self.is_idle.store(allowance.is_idle(), Ordering::Relaxed);
         self.is_tight.store(supply == Supply::Tight, Ordering::Relaxed);
         self.is_short.store(supply == Supply::Short, Ordering::Relaxed);
         Looked { was_used: look.was_used, is_changed: is_less || allowance.steps() != before }
