@@ -13,9 +13,11 @@
 //! system, so that is done again for every few MB. A writer that waits for room waits for its OSTs, as
 //! ever, with less room.
 
+mod given_back;
 mod pace;
 
 use crate::client::Client;
+use crate::memory::given_back::{CacheUse, GivenBack};
 use crate::memory::pace::Pace;
 use glint_memory::{Allowance, CacheLook, Supply, SupplyWatch};
 use glint_net::Transport;
@@ -26,11 +28,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-
-/// Inodes that were forgotten before their memory is given back to the system: some MB.
-const FREED_MAX: usize = 8192;
-/// How long what was freed may stay with the allocator while memory is short.
-const FREED_TIME: Duration = Duration::from_secs(1);
 
 /// How much the caches of a client may hold.
 pub(crate) struct MemoryKeeping {
@@ -116,6 +113,11 @@ impl MemoryKeeping {
         !self.was_used.load(Ordering::Acquire) && self.is_idle.load(Ordering::Relaxed)
     }
 
+    /// Entries and steps that are allowed.
+    fn allowed(&self) -> (usize, u32) {
+        (self.entries_max(), self.steps.load(Ordering::Relaxed))
+    }
+
     /// Returns true if less is allowed than with ample memory, or to a client that is used.
     fn is_less(&self) -> bool {
         self.entries_max() != usize::MAX
@@ -159,27 +161,6 @@ struct Held {
     entries: usize,
     entries_max: usize,
     data_steps: u32,
-}
-
-/// When memory was last given back to the system, and the most inodes that were known since.
-struct GivenBack {
-    at: Instant,
-    most: usize,
-}
-
-impl GivenBack {
-    /// Returns true if it is to be given back now, with so many inodes.
-    fn is_due(&mut self, entries: usize, keeping: &MemoryKeeping) -> bool {
-        self.most = self.most.max(entries);
-        let freed = self.most - entries;
-        let is_late = self.at.elapsed() >= FREED_TIME;
-        let is_due = keeping.is_less()
-            && (freed >= FREED_MAX || is_late && (freed > 0 || keeping.is_short()));
-        if is_due {
-            *self = GivenBack { at: Instant::now(), most: entries };
-        }
-        is_due
-    }
 }
 
 impl<T: Transport> Client<T> {
@@ -226,6 +207,12 @@ impl<T: Transport> Client<T> {
         true
     }
 
+    /// What the caches hold.
+    fn cache_use(&self) -> CacheUse {
+        let ahead = self.data.ahead_memory.used() + self.data.prefetched.bytes();
+        CacheUse { inodes: self.cache.len(), bytes: self.data.limits.counts().0 + ahead }
+    }
+
     /// After how many steps data and free names would still fit.
     fn data_steps(&self) -> u32 {
         let negative = self.cache.negative.load(Ordering::Relaxed);
@@ -240,7 +227,7 @@ impl<T: Transport> Client<T> {
         let watch = SupplyWatch::of_this_process();
         self.data.limits.set_memory(watch.total());
         let begun = Instant::now();
-        let mut given_back = GivenBack { at: begun, most: 0 };
+        let mut given_back = GivenBack::new(begun);
         let _ = self.memory.watcher.set(std::thread::current());
         let (mut pace, mut before) = (Pace::default(), None);
         while !self.locks.inbox.is_stopped() {
@@ -248,7 +235,7 @@ impl<T: Transport> Client<T> {
             let mut is_new = self.follow_memory(begun.elapsed(), look.supply);
             let now = Some((look.supply, self.cache.len(), self.data_steps()));
             is_new |= std::mem::replace(&mut before, now) != now;
-            if given_back.is_due(self.cache.len(), &self.memory) {
+            if given_back.is_due(Instant::now(), self.cache_use(), &self.memory) {
                 glint_memory::give_back_free_pages();
             }
             let is_over = self.cache.len() > self.inodes_max();
