@@ -195,6 +195,7 @@ impl<T: Transport> Client<T> {
         self.cache.negative_max.store(NEGATIVE_DENTRIES_MAX >> steps, Ordering::Relaxed);
         self.cache.limit_negative();
         self.data.limits.set_steps(steps);
+        self.transport.limit_uncommitted(steps);
         self.data.ahead_memory.set_steps(steps);
         if self.data.ahead_memory.is_over() {
             self.handles.forget_read_ahead();
@@ -213,13 +214,14 @@ impl<T: Transport> Client<T> {
         CacheUse { inodes: self.cache.len(), bytes: self.data.limits.counts().0 + ahead }
     }
 
-    /// After how many steps data and free names would still fit.
+    /// After how many steps data and free names would still fit, also data that waits to be durable.
     fn data_steps(&self) -> u32 {
         let negative = self.cache.negative.load(Ordering::Relaxed);
         let negative = glint_memory::steps_that_fit(negative, NEGATIVE_DENTRIES_MAX);
         let ahead = self.data.ahead_memory.steps_that_fit();
         let read = ahead.min(self.data.prefetched.steps_that_fit());
-        self.data.limits.steps_that_fit().min(read).min(negative)
+        let written = self.data.limits.steps_that_fit().min(self.transport.uncommitted_steps());
+        written.min(read).min(negative)
     }
 
     /// Looks how much memory there is, again and again.

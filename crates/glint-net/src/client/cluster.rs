@@ -408,6 +408,15 @@ impl<M: Transport> Durability for Cluster<M> {
         objects
     }
 
+    // All sessions of a process have one budget.
+    fn limit_uncommitted(&self, steps: u32) {
+        self.mds.limit_uncommitted(steps);
+    }
+
+    fn uncommitted_steps(&self) -> u32 {
+        self.mds.uncommitted_steps()
+    }
+
     fn abandon(&self, ino: Ino) {
         self.mds.abandon(ino);
         self.rows.moved.abandon(ino);

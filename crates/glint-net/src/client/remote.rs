@@ -19,6 +19,7 @@ use crate::client::connection::Connection;
 use crate::client::lease;
 use crate::client::link::{Link, PATIENCE};
 use crate::client::opens::ClosingGuard;
+use crate::client::recovery::replay_budget::ReplayBudget;
 use crate::client::remote::parts::parts_of;
 use crate::client::session::ClientSession;
 use crate::client::session::hello::{hello_of, welcome_of};
@@ -124,7 +125,8 @@ impl Remote {
         let (host, secret) = (host_name(), random_secret());
         let hello = hello_of(host.clone(), &options, 0, 0, secret);
         let welcome = welcome_of(ask_once(&options.address, client, &hello)?)?;
-        Remote::start(ClientSession::new(options, host, client, secret, welcome, None))
+        let budget = ReplayBudget::here();
+        Remote::start(ClientSession::new(options, host, client, secret, welcome, None, budget))
     }
 
     /// One more server of the file system that `welcome` is of. It is connected to when it is
@@ -137,7 +139,8 @@ impl Remote {
         let welcome = Welcome { boot_verifier: 0, ..welcome };
         let ClientIdentity { client, secret, .. } = *identity;
         let host = host_name();
-        Remote::start(ClientSession::new(options, host, client, secret, welcome, Some(identity)))
+        let (of, budget) = (Some(identity), ReplayBudget::here());
+        Remote::start(ClientSession::new(options, host, client, secret, welcome, of, budget))
     }
 
     fn start(session: Arc<ClientSession>) -> Result<Remote, NetError> {
@@ -155,7 +158,8 @@ impl Remote {
         secret: u128,
         welcome: Welcome,
     ) -> Remote {
-        Remote::on_tasks(ClientSession::new(options, host_name(), client, secret, welcome, None))
+        let (host, budget) = (host_name(), ReplayBudget::simulated());
+        Remote::on_tasks(ClientSession::new(options, host, client, secret, welcome, None, budget))
     }
 
     /// The lease is kept by a task of this thread.
@@ -438,6 +442,14 @@ impl Durability for Remote {
 
     fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
         self.session.replay_log.lock().objects_of(ino)
+    }
+
+    fn limit_uncommitted(&self, steps: u32) {
+        self.session.replay_log.lock().budget().set_steps(steps);
+    }
+
+    fn uncommitted_steps(&self) -> u32 {
+        self.session.replay_log.lock().budget().steps_that_fit()
     }
 
     fn abandon(&self, ino: Ino) {

@@ -13,6 +13,7 @@ use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
 use crate::client::recovery::frames::changed_chain;
 use crate::client::recovery::replay::Retries;
+use crate::client::recovery::replay_budget::ReplayBudget;
 use crate::client::recovery::replay_log::{Kind, Object, ReplayLog};
 use crate::client::remote::RemoteOptions;
 use crate::client::session::hello::{hello_of, welcome_of};
@@ -118,6 +119,7 @@ impl ClientSession {
         secret: u128,
         welcome: Welcome,
         oss_of: Option<&ClientIdentity>,
+        budget: Arc<ReplayBudget>,
     ) -> Arc<ClientSession> {
         static KEY: AtomicU64 = AtomicU64::new(0);
         let own = Arc::new(AtomicU64::new(welcome.session));
@@ -137,7 +139,7 @@ impl ClientSession {
             secret,
             connection_numbers: Mutex::default(),
             opens: ClientOpens::default(),
-            replay_log: Mutex::default(),
+            replay_log: Mutex::new(ReplayLog::new(budget)),
             room: WaitList::default(),
             failed: AtomicBool::new(false),
             boot_verifier: AtomicU64::new(welcome.boot_verifier),

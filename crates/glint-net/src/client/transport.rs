@@ -177,6 +177,14 @@ pub trait Durability: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Halves so many times what all servers together may leave to be sent again.
+    fn limit_uncommitted(&self, _steps: u32) {}
+
+    /// After how many of these steps what is left now would still fit.
+    fn uncommitted_steps(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Does not change objects of a file again, because others may change them from now on.
     fn abandon(&self, _ino: Ino) {}
 

@@ -38,6 +38,7 @@ impl Drop for CallGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::recovery::replay_budget::ReplayBudget;
     use crate::client::remote::RemoteOptions;
     use crate::client::session::ClientSession;
     use crate::client::session::tests::welcome;
@@ -60,7 +61,9 @@ mod tests {
     fn a_call_that_rests_is_not_sent_by_a_new_connection() {
         let address = crate::Address::parse("127.0.0.1:1");
         let options = RemoteOptions { address, mount_point: "/here".into() };
-        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+        let budget = ReplayBudget::simulated();
+        let session =
+            ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget);
         crate::runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
             {

@@ -215,6 +215,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::recovery::replay_budget::ReplayBudget;
     use crate::client::remote::{Remote, RemoteOptions};
     use crate::client::session::tests::welcome;
     use crate::client::transport::MdsSession;
@@ -284,7 +285,8 @@ mod tests {
     fn session_at(listener: &TcpListener) -> Arc<ClientSession> {
         let address = crate::Address::parse(&listener.local_addr().unwrap().to_string());
         let options = RemoteOptions { address, mount_point: "/here".into() };
-        ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None)
+        let budget = ReplayBudget::simulated();
+        ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget)
     }
 
     #[test]

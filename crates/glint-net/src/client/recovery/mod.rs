@@ -10,6 +10,7 @@
 pub(crate) mod frames;
 mod lost;
 pub(crate) mod replay;
+pub(crate) mod replay_budget;
 pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;

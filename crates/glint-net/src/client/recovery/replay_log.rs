@@ -10,23 +10,15 @@
 //! - Requests to an MDS and changes of data have room of their own: a disk with objects that
 //!   stands still holds up nobody who has nothing for it.
 
+use crate::client::recovery::replay_budget::ReplayBudget;
 use crate::transport::frame_writer::KeptFrame;
-use glint_memory::SupplyWatch;
 use glint_proto::chain::ChainId;
-use glint_proto::limits::{BULK_BYTES_MAX, REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
+use glint_proto::limits::REPLAY_LOG_REQUESTS_MAX;
 use glint_proto::message::Survived;
 use glint_proto::{Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Bytes of each kind that are kept: an eighth of the memory that this process may use, if that is less
-/// than the limit of all.
-static BYTES_MAX: LazyLock<usize> = LazyLock::new(|| {
-    let memory = SupplyWatch::of_this_process().total().unwrap_or(u64::MAX);
-    let part = usize::try_from(memory / 8).unwrap_or(usize::MAX);
-    part.clamp(4 * BULK_BYTES_MAX, REPLAY_LOG_BYTES_MAX)
-});
 
 /// A request to an MDS that is not committed, as it was sent, and its answer.
 #[derive(Clone)]
@@ -67,8 +59,8 @@ pub(crate) enum Kind {
 }
 
 /// The uncommitted requests of one client at one server.
-#[derive(Default)]
 pub(crate) struct ReplayLog {
+    budget: Arc<ReplayBudget>,
     mds: BTreeMap<u64, UncommittedRequest>,
     ost: BTreeMap<u64, UncommittedWrite>,
     /// Changes of data by object: each with its OST and its transaction.
@@ -87,7 +79,48 @@ pub(crate) struct ReplayLog {
     is_freed: bool,
 }
 
+impl Drop for ReplayLog {
+    fn drop(&mut self) {
+        self.uncount_all();
+    }
+}
+
 impl ReplayLog {
+    /// An empty log, with its part of this budget.
+    pub(crate) fn new(budget: Arc<ReplayBudget>) -> ReplayLog {
+        ReplayLog {
+            budget,
+            mds: BTreeMap::new(),
+            ost: BTreeMap::new(),
+            of_objects: BTreeSet::new(),
+            to_replay: ToReplay::default(),
+            failed: BTreeMap::new(),
+            bytes: [0; 2],
+            waits: None,
+            is_freed: false,
+        }
+    }
+
+    /// The budget of this session and of others.
+    pub(crate) fn budget(&self) -> &ReplayBudget {
+        &self.budget
+    }
+
+    fn count(&mut self, kind: Kind, bytes: usize) {
+        self.bytes[kind as usize] += bytes;
+        self.budget.add(kind, bytes);
+    }
+
+    fn uncount(&mut self, kind: Kind, bytes: usize) {
+        self.bytes[kind as usize] -= bytes;
+        self.budget.remove(kind, bytes);
+    }
+
+    fn uncount_all(&mut self) {
+        self.uncount(Kind::Mds, self.bytes[Kind::Mds as usize]);
+        self.uncount(Kind::Ost, self.bytes[Kind::Ost as usize]);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.mds.len() + self.ost.len()
     }
@@ -102,7 +135,8 @@ impl ReplayLog {
             Kind::Mds => self.mds.len(),
             Kind::Ost => self.ost.len(),
         };
-        len >= REPLAY_LOG_REQUESTS_MAX / part || self.bytes[kind as usize] >= *BYTES_MAX / part
+        let bytes = self.bytes[kind as usize];
+        len >= REPLAY_LOG_REQUESTS_MAX / part || self.budget.reaches(kind, bytes, part)
     }
 
     /// Half of the room is taken: servers should make it durable now.
@@ -135,12 +169,12 @@ impl ReplayLog {
     }
 
     pub(crate) fn add_mds(&mut self, transaction: u64, request: UncommittedRequest) {
-        self.bytes[Kind::Mds as usize] += request.frame.len();
+        self.count(Kind::Mds, request.frame.len());
         self.mds.insert(transaction, request);
     }
 
     pub(crate) fn add_ost(&mut self, transaction: u64, change: UncommittedWrite) {
-        self.bytes[Kind::Ost as usize] += change.frame.len();
+        self.count(Kind::Ost, change.frame.len());
         let (ost, object) = change.object;
         self.of_objects.insert((object, ost, transaction));
         self.ost.insert(transaction, change);
@@ -204,7 +238,7 @@ impl ReplayLog {
     ) {
         let (ost, object) = object;
         self.of_objects.remove(&(object, ost, transaction));
-        self.bytes[Kind::Ost as usize] -= frame.len();
+        self.uncount(Kind::Ost, frame.len());
         spare(frame);
     }
 
@@ -213,7 +247,7 @@ impl ReplayLog {
         let before = self.bytes;
         while let Some(entry) = self.mds.first_entry().filter(|e| *e.key() <= committed.mds) {
             let frame = entry.remove().frame;
-            self.bytes[Kind::Mds as usize] -= frame.len();
+            self.uncount(Kind::Mds, frame.len());
             spare(frame);
         }
         while let Some(entry) = self.ost.first_entry().filter(|e| *e.key() <= committed.ost) {
@@ -231,7 +265,7 @@ impl ReplayLog {
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.of_objects.clear();
-        self.bytes = [0; 2];
+        self.uncount_all();
         self.free();
         self.to_replay = ToReplay {
             mds: mds.into_values().chain(again.mds).collect(),
@@ -288,7 +322,7 @@ impl ReplayLog {
         for transaction in &of_it {
             if let Some(change) = self.ost.remove(transaction) {
                 self.of_objects.remove(&(change.object.1, target, *transaction));
-                self.bytes[Kind::Ost as usize] -= change.frame.len();
+                self.uncount(Kind::Ost, change.frame.len());
                 taken.push(change);
             }
         }
@@ -325,6 +359,11 @@ impl ReplayLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
+
+    fn log() -> ReplayLog {
+        ReplayLog::new(ReplayBudget::simulated())
+    }
 
     fn request(n: u8) -> UncommittedRequest {
         UncommittedRequest {
@@ -349,7 +388,7 @@ mod tests {
 
     #[test]
     fn what_is_durable_leaves_and_the_rest_comes_back_in_order() {
-        let mut log = ReplayLog::default();
+        let mut log = log();
         for n in [5u8, 3, 9, 7] {
             log.add_mds(n.into(), request(n));
             log.add_ost(n.into(), change(object(0, 7), vec![n; 100]));
@@ -366,7 +405,7 @@ mod tests {
 
     #[test]
     fn what_was_not_replayed_comes_after_what_was() {
-        let mut log = ReplayLog::default();
+        let mut log = log();
         (1..=4).for_each(|n| log.add_mds(n.into(), request(n)));
         log.after_restart(Survived { mds: 0, ost: u64::MAX });
         // Two are sent again, and get new numbers; then the server is lost.
@@ -382,7 +421,7 @@ mod tests {
 
     #[test]
     fn what_a_sync_of_its_object_made_durable_is_not_sent_again() {
-        let mut log = ReplayLog::default();
+        let mut log = log();
         let (synced, other, elsewhere) = (object(0, 7), object(0, 8), object(1, 7));
         for (n, of) in [(1, synced), (2, other), (3, elsewhere), (4, synced)] {
             log.add_ost(n.into(), change(of, vec![n; 10]));
@@ -407,7 +446,7 @@ mod tests {
 
     #[test]
     fn what_others_may_change_is_not_replayed_over_it() {
-        let mut log = ReplayLog::default();
+        let mut log = log();
         let (ours, others) = (object(0, 7), object(1, 8));
         log.add_ost(1, change(ours, vec![1]));
         log.add_ost(2, change(others, vec![2]));
@@ -428,7 +467,7 @@ mod tests {
 
     #[test]
     fn data_that_cannot_be_written_again_is_an_error_once() {
-        let mut log = ReplayLog::default();
+        let mut log = log();
         log.add_ost(1, change(object(0, 7), vec![1]));
         log.after_restart(Survived { mds: 0, ost: 0 });
         let lost = std::mem::take(log.unreplayed());
@@ -440,10 +479,10 @@ mod tests {
 
     #[test]
     fn it_is_full_by_bytes() {
-        let mut log = ReplayLog::default();
-        log.add_ost(1, change(object(0, 7), vec![0; *BYTES_MAX / 2]));
+        let mut log = log();
+        log.add_ost(1, change(object(0, 7), vec![0; REPLAY_LOG_BYTES_MAX / 2]));
         assert!(log.is_filling() && !log.is_full(Kind::Ost));
-        log.add_ost(2, change(object(0, 7), vec![0; *BYTES_MAX / 2]));
+        log.add_ost(2, change(object(0, 7), vec![0; REPLAY_LOG_BYTES_MAX / 2]));
         assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
         log.wait();
         assert!(log.waits().is_some());

@@ -39,7 +39,8 @@ fn a_server_of_another_file_system_does_not_end_a_session() {
     let options =
         RemoteOptions { address: Address::parse("127.0.0.1:1"), mount_point: "/here".into() };
     let (client, own) = (ClientId(1), welcome());
-    let session = ClientSession::new(options, "host".into(), client, 2, own, None);
+    let budget = ReplayBudget::simulated();
+    let session = ClientSession::new(options, "host".into(), client, 2, own, None, budget);
     let hear = |welcome| {
         let is_taken = session.on_welcome(Reply::Welcome(welcome), session.hello().1).is_ok();
         (is_taken, session.heard.lock().session, session.evictions.load(Ordering::Acquire))
@@ -56,7 +57,8 @@ fn session(oss_of: Option<&ClientIdentity>) -> Arc<ClientSession> {
     // Of an OSS no run is known in the beginning.
     let boot_verifier = if oss_of.is_some() { 0 } else { 1 };
     let welcome = Welcome { boot_verifier, ..welcome() };
-    ClientSession::new(options, "host".into(), ClientId(1), 2, welcome, oss_of)
+    let budget = ReplayBudget::simulated();
+    ClientSession::new(options, "host".into(), ClientId(1), 2, welcome, oss_of, budget)
 }
 
 #[test]
@@ -239,9 +241,7 @@ fn a_commit_that_fails_is_tried_again_but_not_after_an_eviction() {
 
 #[test]
 fn nobody_is_woken_under_the_lock_of_the_replay_log() {
-    let address = Address::parse("127.0.0.1:1");
-    let options = RemoteOptions { address, mount_point: "/here".into() };
-    let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+    let session = self::session(None);
     let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
     let full =
         UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX].into(), object, retry: None };
