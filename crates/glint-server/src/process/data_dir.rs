@@ -6,7 +6,8 @@
 //! DATA/lock         held while a process uses the directory
 //! DATA/mds          metadata engine; not of an OSS
 //! DATA/runs.json    how the runs of an OSS ended
-//! DATA/scrubbed.json  when all data was compared with its checksums last; hot.*: what was read most
+//! DATA/scrubbed.json  when all data was compared with its checksums last
+//! DATA/hot.*       what was read most, of the tables and of each OST
 //! DATA/recent.log   objects of chains that were changed not long ago
 //! DATA/pending.log  objects that absent members of chains lack changes of
 //! DATA/*.log.draft  a shorter one, which takes its place
