@@ -1,5 +1,4 @@
-//! The data directory of a server.
-//!
+//! The data directory of a server:
 //! ```text
 //! DATA/glint.json   format version, identity, number of OSTs
 //! DATA/boot_id      of the host when it was last served
