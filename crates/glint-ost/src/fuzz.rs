@@ -18,9 +18,10 @@ pub fn heat(bytes: &[u8]) {
     let heat = Heat::default();
     if heat.restore(bytes).is_ok() {
         assert_eq!(heat.encode(), bytes);
-        let ranges = heat.ranges();
+        let (ranges, halves) = (heat.ranges(), heat.halves());
+        assert_eq!(ranges.len(), halves[0].len() + halves[1].len());
         assert!(ranges.iter().all(|range| range.first <= range.last));
-        Warming::new(&ranges);
+        Warming::new(&halves);
         heat.age();
         heat.on_reads(0, usize::MAX, || (0, u64::MAX));
     }

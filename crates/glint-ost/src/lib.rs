@@ -29,4 +29,4 @@ pub use store::object_store::{ObjectStore, StoredObject};
 pub use store::passing::{FreeMemory, ObjectCache, PassedBytes};
 pub use store::scrub::{Damage, ScrubReport, ScrubStep};
 pub use store::sealer::unsealed_copies;
-pub use warming::Warming;
+pub use warming::{WarmedObjects, Warming};

@@ -32,7 +32,7 @@ pub struct OstSet<D: Disk = LocalDisk> {
     pub(crate) osts: Vec<Ost<D>>,
     grants: Arc<SpaceGrants>,
     /// Of each OST, if there are limits.
-    bandwidth: Vec<Bandwidth>,
+    pub(crate) bandwidth: Vec<Bandwidth>,
     commit_sync: bool,
     /// Changes of data that were answered for, and those that are on stable storage.
     accepted: AtomicU64,

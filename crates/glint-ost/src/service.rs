@@ -334,7 +334,7 @@ impl<D: Disk> Ost<D> {
         done.await.unwrap_or_else(|_| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    fn apart_unless_dropped<T: Send + 'static>(
+    pub(crate) fn apart_unless_dropped<T: Send + 'static>(
         &self,
         kind: CallKind,
         Apart { after, kept, .. }: Apart,

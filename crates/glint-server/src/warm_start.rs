@@ -5,8 +5,9 @@
 //! the hottest first, so that the cache of the engine and that of the kernel have them again.
 //!
 //! Invariants:
-//! - It takes at most [`WORK`] of the time between two rounds, a quarter of a thread, and a tenth
-//!   while requests come. What it reads ahead has a limit for each round, too.
+//! - It takes at most a quarter of a thread, and less than a tenth while requests come. What it
+//!   reads ahead has a limit, too ([`Warming`]).
+//! - Nobody who keeps what is read most, or looks how far it is, waits for the disk of an OST.
 //! - It ends when memory is short: for tables once the engine's own cache was filled.
 //! - What is kept is a hint. Where it is missing or damaged nothing is loaded, and it is kept anew. It is
 //!   never kept before that of the last run was read.
@@ -22,10 +23,12 @@ use glint_telemetry::{Heat, HotRange, event};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time that is worked of a round, all parts together; the pause between rounds is three times as long.
-const WORK: Duration = Duration::from_millis(33);
+/// From the beginning of a round to that of the next one, with the work of tables.
+const ROUND: Duration = Duration::from_millis(132);
+/// One part in so many of the time is worked, all parts of the warm start together.
+const PART: u32 = 4;
 /// The same while requests come.
-const WORK_IF_BUSY: Duration = Duration::from_millis(11);
+const PART_IF_BUSY: u32 = 12;
 /// Requests since the round before that are work of somebody, and not signs of life.
 const BUSY_REQUESTS: u64 = 10;
 /// Keys that are read at once.
@@ -103,28 +106,24 @@ impl Hint {
         Hint { part, is_read: false, is_damaged: false, kept: now, aged: now }
     }
 
-    /// Reads what the last run kept, the first time.
-    fn read(&mut self, records: &dyn Records, heat: &Heat) -> Option<Vec<HotRange>> {
+    /// Reads what the last run kept, the first time. Returns true if there is something.
+    fn read(&mut self, records: &dyn Records, heat: &Heat) -> bool {
         if std::mem::replace(&mut self.is_read, true) {
-            return None;
+            return false;
         }
         let restored = records.hot(self.part).map_err(|error| error.to_string());
         let restored = restored.and_then(|kept| match kept {
             Some(kept) => heat.restore(&kept).map(|()| true).map_err(|error| error.to_string()),
             None => Ok(false),
         });
-        match restored {
-            Ok(true) => return Some(heat.ranges()),
-            Ok(false) => {}
-            Err(reason) => {
-                self.is_damaged = true;
-                tracing::warn!(
-                    event = event::WARM_START_SKIPPED, part = %self.part, reason,
-                    "what was read most before the start cannot be read, and is not loaded"
-                );
-            }
-        }
-        Some(Vec::new())
+        restored.unwrap_or_else(|reason| {
+            self.is_damaged = true;
+            tracing::warn!(
+                event = event::WARM_START_SKIPPED, part = %self.part, reason,
+                "what was read most before the start cannot be read, and is not loaded"
+            );
+            false
+        })
     }
 
     /// Keeps what is read most, if it is time to and anything was read.
@@ -164,7 +163,8 @@ struct TablesWork {
 /// Loading of the objects of an OST.
 struct ObjectsWork {
     hint: Hint,
-    warming: Warming,
+    /// What is loaded, once that is known.
+    warming: Option<Warming>,
 }
 
 /// What a round may take.
@@ -180,15 +180,15 @@ impl Budget {
         self.memory.get_or_insert_with(FreeMemory::of_this_host).is_free()
     }
 
-    /// Time that each of so many parts may work in this round.
-    fn time(&mut self, parts: usize) -> Duration {
+    /// Each of so many parts may work one part in how many of the time.
+    fn part(&mut self, parts: usize) -> u32 {
         if parts == 0 {
-            return Duration::ZERO;
+            return PART;
         }
         let all = Totals::now().operations;
         let requests = all.saturating_sub(std::mem::replace(&mut self.requests, all));
-        let time = if requests > BUSY_REQUESTS { WORK_IF_BUSY } else { WORK };
-        time / parts as u32
+        let part = if requests > BUSY_REQUESTS { PART_IF_BUSY } else { PART };
+        part.saturating_mul(parts as u32)
     }
 }
 
@@ -221,8 +221,7 @@ impl WarmStart {
             is_again: false,
             budget: Budget::default(),
         };
-        let object =
-            |ost| ObjectsWork { hint: Hint::new(HotPart::Ost(ost)), warming: Warming::new(&[]) };
+        let object = |ost| ObjectsWork { hint: Hint::new(HotPart::Ost(ost)), warming: None };
         let objects = (0..osts).map(object).collect();
         let progress = (0..osts).map(|_| WarmProgress::new(is_on)).collect();
         WarmStart {
@@ -257,32 +256,34 @@ impl WarmStart {
             return;
         };
         let work = &mut *self.tables.lock().await;
-        if let Some(ranges) = work.hint.read(records, heat).filter(|_| self.is_on) {
+        if work.hint.read(records, heat) && self.is_on {
+            let ranges = heat.ranges();
             self.progress.lock().0.total = ranges.len() as u64;
             work.ranges = ranges.into_iter().rev().collect();
         }
         let mut progress = self.tables();
         if progress.is_running() {
-            let until = clock::now() + work.budget.time(self.running());
+            let until = clock::now() + ROUND / work.budget.part(self.running());
             load_tables(work, &mut progress, mds, until).await;
             self.progress.lock().0 = progress;
         }
         work.hint.keep(records, heat, false);
     }
 
-    /// Loads some of the objects that were read most, and keeps which are.
+    /// Has disks load some of the objects that were read most, and keeps which are. Waits for none of
+    /// them.
     pub(crate) fn step_objects<D: Disk>(&self, records: &dyn Records, osts: &OstSet<D>) {
         let (objects, budget) = &mut *self.objects.lock();
-        let time = budget.time(self.running());
+        let part = budget.part(self.running());
         for (index, work) in (0..).zip(objects) {
             let Some(heat) = osts.heat(index) else { continue };
-            if let Some(ranges) = work.hint.read(records, heat) {
-                work.warming = Warming::new(&ranges);
+            if work.hint.read(records, heat) {
+                work.warming = Some(Warming::new(&heat.halves()));
             }
             let at = usize::from(index);
             let mut progress = self.progress.lock().1[at];
             if progress.is_running() {
-                load_objects(work, &mut progress, osts, index, budget, time);
+                load_objects(work, &mut progress, osts, index, budget, part);
                 self.progress.lock().1[at] = progress;
             }
             work.hint.keep(records, heat, false);
@@ -360,25 +361,28 @@ async fn load_range<K: Kv>(mds: &Mds<K>, range: HotRange, from: Option<&[u8]>) -
     })
 }
 
-/// Loads some objects of an OST, for so long.
+/// Has the disk of an OST load some objects, in one part in `part` of the time.
 fn load_objects<D: Disk>(
-    work: &mut ObjectsWork,
+    work: &ObjectsWork,
     progress: &mut WarmProgress,
     osts: &OstSet<D>,
     index: u16,
     budget: &mut Budget,
-    time: Duration,
+    part: u32,
 ) {
-    let part = work.hint.part;
-    let is_any = work.warming.parts().1 > 0;
-    if is_any && !budget.has_memory() {
-        return progress.end(part, WarmState::MemoryShort);
-    }
-    let is_more = is_any && osts.warm(index, &mut work.warming, clock::now() + time);
-    (progress.done, progress.total) = work.warming.parts();
-    (progress.loaded, progress.bytes) = work.warming.loaded();
-    if !is_more {
-        progress.end(part, WarmState::Done);
+    let Some(warming) = &work.warming else {
+        return progress.end(work.hint.part, WarmState::Done);
+    };
+    // A step is under way.
+    let Some((warmed, is_done)) = warming.look() else { return };
+    (progress.done, progress.total) = (warmed.parts, warmed.parts_all);
+    (progress.loaded, progress.bytes) = (warmed.objects, warmed.bytes);
+    if is_done {
+        progress.end(work.hint.part, WarmState::Done);
+    } else if !budget.has_memory() {
+        progress.end(work.hint.part, WarmState::MemoryShort);
+    } else {
+        osts.warm(index, warming, part, u64::MAX);
     }
 }
 

@@ -120,6 +120,14 @@ impl Heat {
     /// Ranges that were read: in classes, each with less than half the counts of the one before,
     /// and in each class by their positions, so that neighbours follow each other.
     pub fn ranges(&self) -> Vec<HotRange> {
+        let [mut hotter, colder] = self.halves();
+        hotter.extend(colder);
+        hotter
+    }
+
+    /// The same in two parts: the first classes, up to the one with which they have half of all
+    /// counts, and the others.
+    pub fn halves(&self) -> [Vec<HotRange>; 2] {
         let cells = self.cells();
         let class = |count: u32| Reverse(count.checked_ilog2());
         let mut sorted: Vec<_> = cells
@@ -128,6 +136,17 @@ impl Heat {
             .map(|(&(table, cell), &count)| (class(count), table, cell))
             .collect();
         sorted.sort_unstable();
+        let mut of_classes = BTreeMap::<_, u64>::new();
+        for &count in cells.counts.values() {
+            *of_classes.entry(class(count)).or_default() += u64::from(count);
+        }
+        let (all, mut sum) = (of_classes.values().sum::<u64>(), 0);
+        let has_half = of_classes.iter().find(|(_, counts)| {
+            sum += **counts;
+            2 * sum >= all
+        });
+        let last = has_half.map(|(class, _)| *class);
+        let (hotter, colder) = sorted.split_at(sorted.partition_point(|cell| Some(cell.0) <= last));
         let is_next = |a: &(_, u8, u64), b: &(_, u8, u64)| {
             (a.0, a.1, a.2 + 1) == *b && b.2 % RANGE_CELLS_MAX != 0
         };
@@ -137,7 +156,7 @@ impl Heat {
             let (from, to) = (first.2 << cells.shift, (last.2 << cells.shift) | within);
             HotRange { table: first.1, first: from, last: to }
         };
-        sorted.chunk_by(is_next).map(range).collect()
+        [hotter, colder].map(|part| part.chunk_by(is_next).map(range).collect())
     }
 
     /// The counts, to be kept.
@@ -301,6 +320,16 @@ mod tests {
             range(0, 5 * CELL, 6 * CELL - 1),
         ];
         assert_eq!(heat.ranges(), expected);
+        assert_eq!(heat.halves(), [vec![expected[0]], expected[1..].to_vec()]);
+        read(&heat, 2, 0, 97);
+        let halves = heat.halves().map(|half| half.len());
+        assert_eq!(halves, [2, 2], "a class is in one half");
+        assert_eq!(Heat::default().halves(), [vec![], vec![]]);
+        let heat = Heat::default();
+        read(&heat, 1, 0, 2);
+        read(&heat, 1, CELL, 3);
+        read(&heat, 0, 9 * CELL, 100);
+        read(&heat, 0, 5 * CELL, 1);
         heat.age();
         assert_eq!(heat.ranges(), expected[..2], "what was read once is forgotten");
         for _ in 0..7 {

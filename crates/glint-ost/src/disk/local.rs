@@ -166,13 +166,13 @@ impl DiskFile for OwnedFd {
         rustix::io::pwritev2(self, &[IoSlice::new(data)], offset, DONTCACHE)
     }
 
-    fn will_need(&self, size: u64) {
-        let mut from = 0;
-        while from < size {
-            let len = NonZeroU64::new(READ_AHEAD_BYTES.min(size - from));
+    fn will_need(&self, from: u64, len: u64) {
+        let (mut from, end) = (from, from.saturating_add(len));
+        while from < end {
+            let len = NonZeroU64::new(READ_AHEAD_BYTES.min(end - from));
             // It is an advice.
             let _ = rustix::fs::fadvise(self, from, len, Advice::WillNeed);
-            from += READ_AHEAD_BYTES;
+            from = from.saturating_add(READ_AHEAD_BYTES);
         }
     }
 

@@ -137,8 +137,8 @@ pub trait DiskFile: Send + Sync + 'static {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Has this many bytes from the beginning on read into memory. Waits for none of them.
-    fn will_need(&self, _: u64) {}
+    /// Has bytes from an offset on, and so many, read into memory. Waits for none of them.
+    fn will_need(&self, _: u64, _: u64) {}
 
     /// Drops whole pages from `from` to `to` from memory, as far as the disk has them.
     fn drop_cached(&self, _: u64, _: u64) {}

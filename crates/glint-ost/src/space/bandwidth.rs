@@ -23,6 +23,11 @@ impl Bandwidth {
         Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64)
     }
 
+    /// Bytes that pass in so much time.
+    pub(crate) fn within(&self, time: Duration) -> u64 {
+        (self.bytes_per_s as f64 * time.as_secs_f64()) as u64
+    }
+
     /// Takes the turn for a transfer. Returns how long it has to wait.
     pub fn take(&self, bytes: u64, now: Instant) -> Duration {
         let mut next = self.next.lock();
