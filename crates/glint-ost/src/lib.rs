@@ -26,7 +26,7 @@ pub use service::{Apart, GoOn, Kept, Ost, Way};
 pub use space::bandwidth::Bandwidth;
 pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};
-pub use store::passing::{FreeMemory, ObjectCache, PassedBytes};
+pub use store::passing::{ObjectCache, PassedBytes};
 pub use store::scrub::{Damage, ScrubReport, ScrubStep};
 pub use store::sealer::unsealed_copies;
 pub use warming::{WarmedObjects, Warming};

@@ -33,6 +33,8 @@ const OBJECTS: u8 = 0;
 const STEP_BYTES: u64 = 4 << 20;
 /// Steps begin so long after each other.
 const STEP_EVERY: Duration = Duration::from_millis(100);
+/// Memory that an object takes beside its data: its inode, its name, and their blocks.
+const OBJECT_BYTES: u64 = 2 << 10;
 
 impl<D: Disk> ObjectStore<D> {
     /// Notes that an object is read, if that is what a request does. What is only written says nothing
@@ -95,6 +97,13 @@ pub struct WarmedObjects {
     pub objects: u64,
     /// Bytes of their data that were read ahead.
     pub bytes: u64,
+}
+
+impl WarmedObjects {
+    /// Memory that they take.
+    pub fn memory(&self) -> u64 {
+        self.bytes + self.objects * OBJECT_BYTES
+    }
 }
 
 /// What is left to load.
@@ -223,10 +232,10 @@ impl<D: Disk> OstSet<D> {
         Some(&self.osts.get(usize::from(index))?.store().heat)
     }
 
-    /// Begins to load some more objects of an OST, in one part in `part` of the time at most, and so many
-    /// bytes of their data. Waits for nothing. Does nothing while a step is under way or the disk
-    /// is slow.
-    pub fn warm(&self, index: u16, warming: &Warming, part: u32, bytes: u64) {
+    /// Begins to load some more objects of an OST, in one part in `part` of the time at most, and into so
+    /// many bytes of memory, but for a part of one object. Waits for nothing. Does nothing while a
+    /// step is under way or the disk is slow.
+    pub fn warm(&self, index: u16, warming: &Warming, part: u32, room: u64) {
         let Some(ost) = self.osts.get(usize::from(index)) else { return };
         if ost.watch().is_slow() || ost.watch().stands_still() {
             return;
@@ -234,7 +243,7 @@ impl<D: Disk> OstSet<D> {
         let Some(mut step) = WarmStep::take(warming) else { return };
         let Some(loading) = &mut step.loading else { return };
         let now = clock::now();
-        let mut most = STEP_BYTES.min(bytes);
+        let mut most = STEP_BYTES;
         if let Some(limit) = self.bandwidth.get(usize::from(index)) {
             let read =
                 loading.warmed.bytes - std::mem::replace(&mut loading.turns, loading.warmed.bytes);
@@ -252,12 +261,18 @@ impl<D: Disk> OstSet<D> {
         let load = move |store: &ObjectStore<D>| {
             let begun = clock::now();
             if let Some(loading) = &mut step.loading {
-                let end = loading.warmed.bytes + most;
+                let before = loading.warmed;
                 loop {
-                    loading.go_on(store, end - loading.warmed.bytes);
+                    let (all, memory) = (
+                        loading.warmed.bytes - before.bytes,
+                        loading.warmed.memory() - before.memory(),
+                    );
+                    if all >= most || memory >= room {
+                        break;
+                    }
+                    loading.go_on(store, (most - all).min(room - memory));
                     loading.took = clock::since(begun);
-                    let is_full = loading.warmed.bytes >= end;
-                    if is_full || loading.took >= STEP_EVERY / part || loading.is_done() {
+                    if loading.took >= STEP_EVERY / part || loading.is_done() {
                         break;
                     }
                 }
@@ -395,10 +410,14 @@ mod tests {
         huge.write(object(0), 5 << 30, b"end", None, false).unwrap();
         let osts = start(huge, None);
         assert_eq!(load(&osts, &all()).last().map(|all| (all.objects, all.bytes)), Some((1, 0)));
-        // Nor more than whoever asks has room for.
+        // Nor more than there is room for: one inode is loaded, and then some of its data.
         let (osts, warming) = (start(large(), None), all());
-        osts.warm(0, &warming, 4, 5);
-        assert_eq!(warming.look().unwrap().0.bytes, 5);
+        let loaded = |room| {
+            osts.warm(0, &warming, 4, room);
+            let warmed = warming.look().unwrap().0;
+            (warmed.objects, warmed.bytes)
+        };
+        assert_eq!((loaded(5), loaded(7)), ((1, 5), (1, 12)));
     }
 
     #[test]

@@ -56,6 +56,7 @@ fn warm_start_row(warm: WarmProgress, items: &str) -> Value {
         WarmState::Off => "off",
         WarmState::Running => "running",
         WarmState::Done => "done",
+        WarmState::Full => "full",
         WarmState::MemoryShort => "memory short",
     };
     json!({

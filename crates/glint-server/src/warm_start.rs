@@ -8,7 +8,8 @@
 //! - It takes at most a quarter of a thread, and less than a tenth while requests come. What it
 //!   reads ahead has a limit, too ([`Warming`]).
 //! - Nobody who keeps what is read most, or looks how far it is, waits for the disk of an OST.
-//! - It ends when memory is short: for tables once the engine's own cache was filled.
+//! - It pauses while memory is not ample, and ends when it has taken its part of it ([`Room`]): with
+//!   tables once the engine's own cache was filled.
 //! - What is kept is a hint. Where it is missing or damaged nothing is loaded, and it is kept anew. It is
 //!   never kept before that of the last run was read.
 
@@ -16,11 +17,14 @@ use crate::rates::Totals;
 use crate::records::{HotPart, Records};
 use glint_kv::{Keyspace, Kv, Loaded};
 use glint_mds::Mds;
+use glint_memory::SupplyWatch;
 use glint_ost::disk::Disk;
-use glint_ost::{FreeMemory, OstSet, Warming};
+use glint_ost::{OstSet, Warming};
 use glint_proto::clock;
 use glint_telemetry::{Heat, HotRange, event};
 use parking_lot::Mutex;
+use room::{MemoryProbe, Room, RoomLeft};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// From the beginning of a round to that of the next one, with the work of tables.
@@ -45,10 +49,12 @@ pub(crate) enum WarmState {
     Off,
     /// Not at its end.
     Running,
+    /// The same, but it waits until memory is ample.
+    MemoryShort,
     /// All is loaded.
     Done,
-    /// Ended because memory is short.
-    MemoryShort,
+    /// So much is loaded as there was room for.
+    Full,
 }
 
 /// Progress of the warm start of the engine, or of an OST.
@@ -79,7 +85,18 @@ impl WarmProgress {
     }
 
     fn is_running(&self) -> bool {
-        self.state == WarmState::Running
+        matches!(self.state, WarmState::Running | WarmState::MemoryShort)
+    }
+
+    /// Notes how much room there is. Returns how many bytes may be loaded.
+    fn take_up(&mut self, room: RoomLeft) -> u64 {
+        let (state, bytes) = match room {
+            RoomLeft::Bytes(bytes) => (WarmState::Running, bytes),
+            RoomLeft::Later => (WarmState::MemoryShort, 0),
+            RoomLeft::None => (self.state, 0),
+        };
+        self.state = state;
+        bytes
     }
 
     fn end(&mut self, part: HotPart, state: WarmState) {
@@ -157,6 +174,8 @@ struct TablesWork {
     hottest: Vec<HotRange>,
     /// The hottest ranges are read again, because colder ones may have taken their place.
     is_again: bool,
+    /// There is no room for the others.
+    is_full: bool,
     budget: Budget,
 }
 
@@ -165,21 +184,17 @@ struct ObjectsWork {
     hint: Hint,
     /// What is loaded, once that is known.
     warming: Option<Warming>,
+    /// Memory of what was loaded.
+    taken: u64,
 }
 
 /// What a round may take.
 #[derive(Default)]
 struct Budget {
-    memory: Option<FreeMemory>,
     requests: u64,
 }
 
 impl Budget {
-    /// Whether memory is free, of which nobody is asked before there is something to load.
-    fn has_memory(&mut self) -> bool {
-        self.memory.get_or_insert_with(FreeMemory::of_this_host).is_free()
-    }
-
     /// Each of so many parts may work one part in how many of the time.
     fn part(&mut self, parts: usize) -> u32 {
         if parts == 0 {
@@ -197,6 +212,7 @@ pub(crate) struct WarmStart {
     is_on: bool,
     tables: futures_util::lock::Mutex<TablesWork>,
     objects: Mutex<(Vec<ObjectsWork>, Budget)>,
+    room: Mutex<Room>,
     /// Of the tables, and of each OST. Nobody who looks waits for a disk.
     progress: Mutex<(WarmProgress, Vec<WarmProgress>)>,
 }
@@ -213,21 +229,31 @@ impl WarmStart {
     /// Of a server with so many OSTs, and with an MDS or not. If it is not on, what is read most is kept
     /// and not loaded.
     pub(crate) fn new(is_on: bool, has_mds: bool, osts: u16) -> WarmStart {
+        let watch = OnceLock::new();
+        let look = move || watch.get_or_init(SupplyWatch::of_this_process).look();
+        WarmStart::asking(Box::new(look), is_on, has_mds, osts)
+    }
+
+    /// The same, which asks this how much memory there is.
+    fn asking(memory: MemoryProbe, is_on: bool, has_mds: bool, osts: u16) -> WarmStart {
         let tables = TablesWork {
             hint: Hint::new(HotPart::Tables),
             ranges: Vec::new(),
             from: None,
             hottest: Vec::new(),
             is_again: false,
+            is_full: false,
             budget: Budget::default(),
         };
-        let object = |ost| ObjectsWork { hint: Hint::new(HotPart::Ost(ost)), warming: None };
+        let object =
+            |ost| ObjectsWork { hint: Hint::new(HotPart::Ost(ost)), warming: None, taken: 0 };
         let objects = (0..osts).map(object).collect();
         let progress = (0..osts).map(|_| WarmProgress::new(is_on)).collect();
         WarmStart {
             is_on,
             tables: tables.into(),
             objects: Mutex::new((objects, Budget::default())),
+            room: Mutex::new(Room::new(memory)),
             progress: Mutex::new((WarmProgress::new(is_on && has_mds), progress)),
         }
     }
@@ -264,7 +290,7 @@ impl WarmStart {
         let mut progress = self.tables();
         if progress.is_running() {
             let until = clock::now() + ROUND / work.budget.part(self.running());
-            load_tables(work, &mut progress, mds, until).await;
+            load_tables(work, &mut progress, mds, &self.room, until).await;
             self.progress.lock().0 = progress;
         }
         work.hint.keep(records, heat, false);
@@ -283,7 +309,7 @@ impl WarmStart {
             let at = usize::from(index);
             let mut progress = self.progress.lock().1[at];
             if progress.is_running() {
-                load_objects(work, &mut progress, osts, index, budget, part);
+                load_objects(work, &mut progress, osts, index, &mut self.room.lock(), part);
                 self.progress.lock().1[at] = progress;
             }
             work.hint.keep(records, heat, false);
@@ -313,24 +339,39 @@ async fn load_tables<K: Kv>(
     work: &mut TablesWork,
     progress: &mut WarmProgress,
     mds: &Mds<K>,
+    room: &Mutex<Room>,
     until: Instant,
 ) {
     let limit = mds.engine_cache().map_or(0, |cache| cache.limit);
     loop {
         let Some(&range) = work.ranges.last() else {
             if progress.bytes <= limit || std::mem::replace(&mut work.is_again, true) {
-                return progress.end(work.hint.part, WarmState::Done);
+                let state = if work.is_full { WarmState::Full } else { WarmState::Done };
+                return progress.end(work.hint.part, state);
             }
             work.ranges = work.hottest.drain(..).rev().collect();
             continue;
         };
-        if !work.is_again && progress.bytes > limit && !work.budget.has_memory() {
-            return progress.end(work.hint.part, WarmState::MemoryShort);
+        // The cache of the engine has its room.
+        let takes_room = !work.is_again && progress.bytes > limit;
+        if takes_room {
+            let left = room.lock().look();
+            if progress.take_up(left) == 0 {
+                if left == RoomLeft::Later {
+                    return;
+                }
+                work.is_full = true;
+                (work.ranges, work.from) = (Vec::new(), None);
+                continue;
+            }
         }
         let loaded = load_range(mds, range, work.from.as_deref()).await;
         work.from = loaded.next;
         if work.from.is_none() {
             work.ranges.pop();
+        }
+        if takes_room {
+            room.lock().take(loaded.bytes);
         }
         if !work.is_again {
             progress.loaded += loaded.keys;
@@ -363,11 +404,11 @@ async fn load_range<K: Kv>(mds: &Mds<K>, range: HotRange, from: Option<&[u8]>) -
 
 /// Has the disk of an OST load some objects, in one part in `part` of the time.
 fn load_objects<D: Disk>(
-    work: &ObjectsWork,
+    work: &mut ObjectsWork,
     progress: &mut WarmProgress,
     osts: &OstSet<D>,
     index: u16,
-    budget: &mut Budget,
+    room: &mut Room,
     part: u32,
 ) {
     let Some(warming) = &work.warming else {
@@ -375,16 +416,20 @@ fn load_objects<D: Disk>(
     };
     // A step is under way.
     let Some((warmed, is_done)) = warming.look() else { return };
+    room.take(warmed.memory() - std::mem::replace(&mut work.taken, warmed.memory()));
     (progress.done, progress.total) = (warmed.parts, warmed.parts_all);
     (progress.loaded, progress.bytes) = (warmed.objects, warmed.bytes);
     if is_done {
-        progress.end(work.hint.part, WarmState::Done);
-    } else if !budget.has_memory() {
-        progress.end(work.hint.part, WarmState::MemoryShort);
-    } else {
-        osts.warm(index, warming, part, u64::MAX);
+        return progress.end(work.hint.part, WarmState::Done);
+    }
+    let left = room.look();
+    match (left, progress.take_up(left)) {
+        (RoomLeft::None, _) => progress.end(work.hint.part, WarmState::Full),
+        (_, 0) => {}
+        (_, bytes) => osts.warm(index, warming, part, bytes),
     }
 }
 
+mod room;
 #[cfg(test)]
 mod tests;

@@ -77,7 +77,7 @@ pub enum ObjectCache {
 }
 
 /// Whether memory of this host is free, as it was lately.
-pub struct FreeMemory {
+pub(crate) struct FreeMemory {
     is_free: AtomicBool,
     /// When somebody has looked: nanoseconds since `begun`.
     looked: AtomicU64,
@@ -88,7 +88,7 @@ pub struct FreeMemory {
 
 impl FreeMemory {
     /// Memory of the machine, and of the control groups that this process is in now.
-    pub fn of_this_host() -> FreeMemory {
+    fn of_this_host() -> FreeMemory {
         let limits = MemoryLimits::of_this_process();
         let look = move || limits.free().all(|memory| memory.is_part(FREE_PART));
         FreeMemory::new(LOOK_EVERY, look)
@@ -100,7 +100,7 @@ impl FreeMemory {
     }
 
     /// Whether at least an eighth of it is free.
-    pub fn is_free(&self) -> bool {
+    fn is_free(&self) -> bool {
         let now = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let looked = self.looked.load(Ordering::Relaxed);
         let is_due = u128::from(now.saturating_sub(looked)) >= self.every.as_nanos();

@@ -6,6 +6,7 @@ use futures_lite::future::block_on;
 use glint_kv::Batch;
 use glint_kv::local::{LocalKv, Options};
 use glint_mds::Config;
+use glint_memory::{Supply, SupplyLook};
 use glint_ost::ObjectStore;
 use glint_proto::{Bulk, ClientId, Ino, Layout, ObjectId, OstRequest};
 use std::path::Path;
@@ -23,7 +24,13 @@ struct WarmedServer {
 }
 
 impl WarmedServer {
+    /// With as much memory as it likes.
     fn start(path: &Path, is_on: bool) -> WarmedServer {
+        let ample = SupplyLook { supply: Supply::Ample, spare: u64::MAX };
+        WarmedServer::start_in(path, is_on, Box::new(move || ample))
+    }
+
+    fn start_in(path: &Path, is_on: bool, memory: MemoryProbe) -> WarmedServer {
         let data = DataDir::open_or_create(path, Some(1), Role::Mds).unwrap();
         let options = Options {
             cache_bytes: 1 << 20,
@@ -48,7 +55,7 @@ impl WarmedServer {
         let mds = block_on(Mds::start(kv.clone(), config)).unwrap();
         let store = ObjectStore::open(&data.ost(0), 64, Arc::default()).unwrap();
         let osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
-        let warm_start = WarmStart::new(is_on, true, 1);
+        let warm_start = WarmStart::asking(memory, is_on, true, 1);
         WarmedServer { data, kv, mds, osts, warm_start }
     }
 
@@ -86,16 +93,21 @@ impl WarmedServer {
 
     /// Goes on to the end. Returns what was loaded: keys and objects.
     fn load(&self) -> (u64, u64) {
+        self.load_some();
+        let (tables, ost) = (self.warm_start.tables(), self.warm_start.osts()[0]);
+        assert_eq!((tables.done, ost.done), (tables.total, ost.total));
+        (tables.loaded, ost.loaded)
+    }
+
+    /// Goes on until it says that it has ended.
+    fn load_some(&self) {
         // Disks load by themselves.
         let begun = Instant::now();
         while self.warm_start.running() > 0 && begun.elapsed() < Duration::from_secs(60) {
             self.step();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (tables, ost) = (self.warm_start.tables(), self.warm_start.osts()[0]);
-        assert_eq!((tables.done, ost.done), (tables.total, ost.total));
-        assert!(!tables.is_running() && !ost.is_running());
-        (tables.loaded, ost.loaded)
+        assert_eq!(self.warm_start.running(), 0);
     }
 
     fn stop(self) {
@@ -187,4 +199,39 @@ fn it_is_kept_every_minute_and_forgotten_in_hours() {
     let (before, after) = (cells(&first), cells(&kept().unwrap()));
     assert!(after > before / 2 && after < 2 * before, "{before} {after}");
     clock::simulate(None);
+}
+
+#[test]
+fn it_pauses_while_memory_is_short_and_ends_when_its_room_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = WarmedServer::start(dir.path(), true);
+    server.write();
+    server.load();
+    server.read();
+    server.stop();
+
+    let memory = Arc::new(Mutex::new(SupplyLook { supply: Supply::Short, spare: 0 }));
+    let asked = memory.clone();
+    let server = WarmedServer::start_in(dir.path(), true, Box::new(move || *asked.lock()));
+    let states = |server: &WarmedServer| {
+        (server.warm_start.tables().state, server.warm_start.osts()[0].state)
+    };
+    while server.warm_start.tables().is_running() {
+        server.step();
+    }
+    // Tables are in the cache of the engine, which has its memory.
+    assert_eq!(states(&server), (WarmState::Done, WarmState::MemoryShort));
+    assert_eq!(server.warm_start.osts()[0].loaded, 0);
+    *memory.lock() = SupplyLook { supply: Supply::Ample, spare: u64::MAX };
+    assert_eq!(server.load().1, 200, "it goes on");
+    assert_eq!(states(&server), (WarmState::Done, WarmState::Done));
+    server.stop();
+
+    // A quarter of what is there has room for about 100 objects.
+    let little = SupplyLook { supply: Supply::Ample, spare: 4 * 100 * 2052 };
+    let server = WarmedServer::start_in(dir.path(), true, Box::new(move || little));
+    server.load_some();
+    assert_eq!(states(&server), (WarmState::Done, WarmState::Full));
+    let loaded = server.warm_start.osts()[0].loaded;
+    assert!((99..=101).contains(&loaded), "{loaded}");
 }

@@ -165,7 +165,8 @@ fn warm_start(warm: &Value, items: &str) -> Option<String> {
     let state = match warm["state"].as_str()? {
         "running" => "loading what was read most before the start",
         "done" => "has loaded what was read most before the start",
-        "memory short" => "memory is short, not all that was read most before the start is loaded",
+        "memory short" => "waits for memory to load what was read most before the start",
+        "full" => "has loaded as much as there is room for of what was read most before the start",
         _ => return None,
     };
     let done = number("done") * 100 / total;
