@@ -57,7 +57,7 @@ mod tests {
     fn an_idle_client_looks_once_a_second() {
         for (spare, is_over) in [(u64::MAX, true), (u64::MAX, false), (0, true), (0, false)] {
             let looks = looks(spare, is_over);
-            assert!((60..70).contains(&looks), "{looks} with {spare} to spare, {is_over}");
+            assert!((59..70).contains(&looks), "{looks} with {spare} to spare, {is_over}");
         }
     }
 
