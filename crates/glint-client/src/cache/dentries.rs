@@ -39,6 +39,8 @@ struct KnownNames {
     complete: bool,
     /// When an answer was in doubt last: a page that was asked for before may not have all names.
     doubted: Tick,
+    /// When others could change names last, if that is known.
+    unprotected: Tick,
     /// A page of this size was asked for at the first lookup, and has answered no other one yet.
     guessed: Option<PageSize>,
     pages: Pages,
@@ -54,6 +56,12 @@ impl Dentries {
     /// Whether an answer to what was asked then is no older than what is known.
     pub(crate) fn may_learn(&self, asked: Tick) -> bool {
         self.disturbed.is_before(asked)
+    }
+
+    /// Whether nobody else could make names since this was asked, if nobody can now.
+    pub(crate) fn is_protected_since(&self, asked: Tick) -> bool {
+        let last = self.known.unprotected;
+        last != Tick::default() && last.is_before(asked)
     }
 
     /// Whether all names are known that an answer to what was asked then has said.
@@ -192,14 +200,17 @@ impl Dentries {
     /// Nothing protects free names any more.
     pub(crate) fn revoke_negative(&mut self) {
         self.disturbed = Tick::now();
-        self.incomplete();
+        if let Some(known) = self.known.made() {
+            (known.complete, known.unprotected) = (false, Tick::now());
+        }
         self.forget_free();
     }
 
     /// A lock on free names has come with an answer: what was known without one may be old, the
     /// answer is not.
     pub(crate) fn forget_unprotected(&mut self) {
-        self.incomplete();
+        let known = self.known.make();
+        (known.complete, known.unprotected) = (false, Tick::now());
         self.forget_free();
     }
 
@@ -213,7 +224,7 @@ impl Dentries {
     pub(crate) fn clear(&mut self) {
         self.disturbed = Tick::now();
         if let Some(known) = self.known.made() {
-            known.complete = false;
+            (known.complete, known.unprotected) = (false, Tick::now());
             known.names = HashMap::new();
         }
     }

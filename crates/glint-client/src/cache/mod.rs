@@ -427,7 +427,7 @@ mod tests {
         }
         grant(Ino::ROOT, Bits::NEGATIVE);
         let late = Tick::ask();
-        cache.forget_name(Ino::ROOT, b"gone", None);
+        cache.forget_name(Ino::ROOT, b"gone", None, Tick::ask());
         let next: Vec<_> = (0..3).map(|_| Tick::ask()).collect();
         assert!(!learn(b"late", FILE, late));
         assert!(learn(b"8", Ino(8), next[0]));

@@ -37,6 +37,15 @@ impl Cache {
         self.find(parent).is_some_and(|directory| directory.lock().is_free(name))
     }
 
+    /// Whether nobody else could make names in a directory since this was asked.
+    pub(crate) fn is_protected_since(&self, parent: Ino, asked: Tick) -> bool {
+        self.find(parent).is_some_and(|directory| {
+            let state = directory.lock();
+            state.rare.delegation.is_delegated()
+                || state.has(Bits::NEGATIVE) && state.dentries.is_protected_since(asked)
+        })
+    }
+
     /// Learns that this client has taken a name from an inode, perhaps one that it knew by another
     /// name.
     pub(crate) fn learn_removed(&self, reply: &MdsReply) {
@@ -68,19 +77,23 @@ impl Cache {
         found
     }
 
-    /// Forgets a name that this client removed or moved: of the inode `gone`, if that is known.
-    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8], gone: Option<Ino>) {
+    /// Forgets a name that this client removed or moved, as it asked for then: of the inode `gone`, if
+    /// that is known. It is free now, unless somebody else could make it anew before the answer came.
+    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8], gone: Option<Ino>, asked: Tick) {
         let child = self.find(parent).and_then(|directory| {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
-            // Another one may have got the name since.
-            let was_its_own = child.is_some() && gone.is_none_or(|gone| child == Some(gone));
-            if child.is_some() && !was_its_own {
-                state.dentries.doubt(name);
-            } else if (state.has(Bits::NEGATIVE) && was_its_own)
-                && !state.rare.delegation.is_delegated()
-            {
-                self.insert_negative(&directory, &mut state, name);
+            let is_delegated = state.rare.delegation.is_delegated();
+            if child.is_some() && !is_delegated {
+                let is_same = gone.is_none_or(|gone| child == Some(gone));
+                match state.has(Bits::NEGATIVE) {
+                    true if is_same && state.dentries.is_protected_since(asked) => {
+                        self.insert_negative(&directory, &mut state, name);
+                    }
+                    // It may lead to another inode by now.
+                    true => state.dentries.doubt(name),
+                    false => {}
+                }
             }
             child
         });
@@ -268,6 +281,29 @@ mod tests {
         cache.learn_grants(&grants, cache.generation());
     }
 
+    /// The answer to a removal comes after others have made the name again, and this client has heard
+    /// of it.
+    #[test]
+    fn a_name_that_was_made_anew_is_not_taken_for_free() {
+        let may_make = |number| Grant::Bits { ino: DIRECTORY, bits: Bits::NEGATIVE, number };
+        for again in [FILE, OTHER] {
+            let (cache, _) = cache_of(&[(b"a", FILE), (b"b", OTHER)], TestKernel::default());
+            cache.learn_grants(&[may_make(1)], cache.generation());
+            cache.learn_name(DIRECTORY, b"a", &attr(FILE), Tick::ask(), true);
+            let asked = Tick::ask();
+            cache.inode(DIRECTORY).lock().on_recall(Bits::NEGATIVE, 1, 0);
+            cache.learn_grants(&[may_make(2)], cache.generation());
+            cache.learn_name(DIRECTORY, b"a", &attr(again), Tick::ask(), true);
+            assert_eq!(cache.child(DIRECTORY, b"a"), Some(again));
+            cache.forget_name(DIRECTORY, b"a", Some(FILE), asked);
+            assert!(!cache.is_free(DIRECTORY, b"a"), "{again}");
+            // With nobody in between it is free.
+            cache.learn_name(DIRECTORY, b"a", &attr(again), Tick::ask(), true);
+            cache.forget_name(DIRECTORY, b"a", Some(again), Tick::ask());
+            assert!(cache.is_free(DIRECTORY, b"a"), "{again}");
+        }
+    }
+
     #[test]
     fn directories_that_are_forgotten_leave_nothing_behind() {
         let (cache, returns) = (Cache::new(Arc::default()), Default::default());
@@ -336,7 +372,7 @@ mod tests {
     fn a_name_that_was_moved_is_forgotten_with_its_lock() {
         let (cache, kernel) = cache_of(&[(b"a", FILE), (b"b", OTHER)], TestKernel::default());
         cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), Some(OTHER), Tick::ask());
-        cache.forget_name(DIRECTORY, b"a", Some(FILE));
+        cache.forget_name(DIRECTORY, b"a", Some(FILE), Tick::ask());
         assert_eq!(cache.child(DIRECTORY, b"b"), Some(FILE));
         assert_eq!((names(&cache, FILE), names(&cache, OTHER)), (vec![b"b".to_vec()], vec![]));
         assert_eq!(kernel.names_forgotten(), []);
@@ -349,17 +385,17 @@ mod tests {
             let name = count.to_le_bytes();
             let asked = Tick::ask();
             // Another name goes, and what was asked before is not learned.
-            cache.forget_name(DIRECTORY, b"other", None);
+            cache.forget_name(DIRECTORY, b"other", None, Tick::ask());
             cache.learn_name(DIRECTORY, &name, &attr(FILE), asked, true);
             // It goes to another name, as far as is known here.
-            cache.forget_name(DIRECTORY, &name, None);
+            cache.forget_name(DIRECTORY, &name, None, Tick::ask());
         }
         for count in 0..100u32 {
             // The kernel has it, and the directory is in doubt.
             let name = count.to_le_bytes();
             cache.learn_name(DIRECTORY, &name, &attr(FILE), Tick::ask(), true);
             cache.inode(DIRECTORY).lock().dentries.doubt(&name);
-            cache.forget_name(DIRECTORY, &name, Some(FILE));
+            cache.forget_name(DIRECTORY, &name, Some(FILE), Tick::ask());
         }
         assert_eq!(names(&cache, FILE), [b"a"]);
     }

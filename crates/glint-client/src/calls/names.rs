@@ -110,10 +110,11 @@ impl<T: Transport> Client<T> {
         inos.extend(child);
         let update = self.cache.begin_update(&inos);
         self.declare_before_removal(child).await;
+        let asked = Tick::ask();
         let reply = self.ask(caller, request).await?;
         drop(update);
         self.cache.learn_removed(&reply);
-        self.cache.forget_name(parent, name, removed(&reply));
+        self.cache.forget_name(parent, name, removed(&reply), asked);
         Ok(())
     }
 
@@ -155,11 +156,7 @@ impl<T: Transport> Client<T> {
         }
         let asked = Tick::ask();
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
-        // Two names of one file: nothing happens, and both stay.
-        let may_be_one = match known {
-            [Some(source), Some(target)] => source == target,
-            _ => !self.cache.is_free(new_parent, new_name),
-        };
+        let was_free = self.cache.is_free(new_parent, new_name);
         let replaced = match flags.exchange || flags.no_replace {
             true => None,
             false => self.child_to_lose(caller, new_parent, new_name).await,
@@ -178,14 +175,17 @@ impl<T: Transport> Client<T> {
         drop(update);
         self.cache.learn_removed(&reply);
         let replaced = removed(&reply);
+        // Else they may be two names of one file: nothing happens then, and both stay.
+        let has_moved =
+            replaced.is_some() || was_free && self.cache.is_protected_since(new_parent, asked);
         // In any case the new name leads to the inode now.
         self.cache.learn_renamed(ends[1], known[0], replaced, asked);
         if flags.exchange {
             self.cache.learn_renamed(ends[0], known[1], None, asked);
-        } else if may_be_one && replaced.is_none() {
-            self.cache.doubt_name(parent, name);
+        } else if has_moved {
+            self.cache.forget_name(parent, name, known[0], asked);
         } else {
-            self.cache.forget_name(parent, name, known[0]);
+            self.cache.doubt_name(parent, name);
         }
         Ok(())
     }
