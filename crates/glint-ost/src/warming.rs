@@ -54,15 +54,15 @@ impl<D: Disk> ObjectStore<D> {
 
 /// One of the two passes over the directories.
 #[derive(Debug)]
-struct Pass {
+struct WarmPass {
     /// Ranges of the numbers of inodes, sorted.
     ranges: Vec<(u64, u64)>,
     /// Directories with objects of them that are left, the hottest one at the end.
     directories: Vec<usize>,
 }
 
-impl Pass {
-    fn new(hot: &[HotRange]) -> Pass {
+impl WarmPass {
+    fn new(hot: &[HotRange]) -> WarmPass {
         let mut directories = Vec::new();
         for range in hot {
             let (first, last) = (range.first >> SHARD_SHIFT, range.last >> SHARD_SHIFT);
@@ -77,7 +77,7 @@ impl Pass {
         directories.reverse();
         let mut ranges: Vec<_> = hot.iter().map(|range| (range.first, range.last)).collect();
         ranges.sort_unstable();
-        Pass { ranges, directories }
+        WarmPass { ranges, directories }
     }
 
     fn is_hot(&self, object: ObjectId) -> bool {
@@ -110,7 +110,7 @@ impl WarmedObjects {
 #[derive(Debug)]
 struct Loading {
     /// The pass that is under way, and the one after it.
-    passes: Vec<Pass>,
+    passes: Vec<WarmPass>,
     /// Objects of the last directory that are left, in the order in which they are taken from the end.
     objects: Vec<ObjectId>,
     /// An object of which the rest is to be read ahead, from this offset on.
@@ -199,7 +199,7 @@ impl Warming {
     /// come first.
     pub fn new(parts: &[Vec<HotRange>; 2]) -> Warming {
         let mut loading = Loading {
-            passes: parts.iter().map(|hot| Pass::new(hot)).collect(),
+            passes: parts.iter().map(|hot| WarmPass::new(hot)).collect(),
             objects: Vec::new(),
             begun: None,
             warmed: WarmedObjects::default(),
@@ -333,10 +333,10 @@ mod tests {
 
     #[test]
     fn directories_come_in_the_order_of_their_heat_and_each_once() {
-        let pass = Pass::new(&[range(5 * BLOCK, 7 * BLOCK - 1), range(0, 6 * BLOCK - 1)]);
+        let pass = WarmPass::new(&[range(5 * BLOCK, 7 * BLOCK - 1), range(0, 6 * BLOCK - 1)]);
         assert_eq!(pass.directories, [4, 3, 2, 1, 0, 6, 5]);
-        assert_eq!(Pass::new(&[range(0, u64::MAX)]).directories.len(), DIRECTORIES);
-        let pass = Pass::new(&[range(u64::MAX - 1, u64::MAX)]);
+        assert_eq!(WarmPass::new(&[range(0, u64::MAX)]).directories.len(), DIRECTORIES);
+        let pass = WarmPass::new(&[range(u64::MAX - 1, u64::MAX)]);
         assert_eq!(pass.directories, [DIRECTORIES - 1]);
         assert!(pass.is_hot(object(u64::MAX)) && !pass.is_hot(object(7)));
         let nothing = Warming::new(&[vec![], vec![]]);
