@@ -48,6 +48,13 @@ struct KnownNames {
 
 blank!(KnownNames);
 
+impl KnownNames {
+    /// Others can change names, or could until now.
+    fn lose_protection(&mut self) {
+        (self.complete, self.unprotected) = (false, Tick::now());
+    }
+}
+
 fn ino_of(child: NonZeroU64) -> Ino {
     Ino(child.get())
 }
@@ -201,7 +208,7 @@ impl Dentries {
     pub(crate) fn revoke_negative(&mut self) {
         self.disturbed = Tick::now();
         if let Some(known) = self.known.made() {
-            (known.complete, known.unprotected) = (false, Tick::now());
+            known.lose_protection();
         }
         self.forget_free();
     }
@@ -209,8 +216,7 @@ impl Dentries {
     /// A lock on free names has come with an answer: what was known without one may be old, the
     /// answer is not.
     pub(crate) fn forget_unprotected(&mut self) {
-        let known = self.known.make();
-        (known.complete, known.unprotected) = (false, Tick::now());
+        self.known.make().lose_protection();
         self.forget_free();
     }
 
@@ -224,7 +230,7 @@ impl Dentries {
     pub(crate) fn clear(&mut self) {
         self.disturbed = Tick::now();
         if let Some(known) = self.known.made() {
-            (known.complete, known.unprotected) = (false, Tick::now());
+            known.lose_protection();
             known.names = HashMap::new();
         }
     }

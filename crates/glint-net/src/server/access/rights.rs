@@ -263,7 +263,7 @@ impl FromStr for Rights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::{DirEntry, DirPage, Ino, Layout, OpenFlags, Timestamp};
+    use glint_proto::{DirEntry, DirPage, Ino, OpenFlags, Timestamp};
 
     #[test]
     fn words_and_rights_are_the_same() {
@@ -316,22 +316,8 @@ mod tests {
     #[test]
     fn replies_have_the_ids_of_the_client() {
         let rights: Rights = "rw uid=1000:5000:10 gid=7:8:1".parse().unwrap();
-        let attr = |uid, gid| Attr {
-            ino: Ino(5),
-            mode: 0o100_644,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-            size_on_ost: false,
-            has_no_xattrs: true,
-            layout: Layout::default(),
-        };
+        let of_root = Attr::new(Ino(5), 0o100_644, Timestamp::default());
+        let attr = |uid, gid| Attr { uid, gid, ..of_root.clone() };
         let page = || {
             let entry = |attr| DirEntry {
                 cookie: 1,

@@ -48,7 +48,7 @@ impl Searched {
 mod tests {
     use super::*;
     use glint_client::ScannedPage;
-    use glint_proto::{FsResult, Layout, Timestamp};
+    use glint_proto::{FsResult, Timestamp};
     use std::cell::Cell;
 
     /// Directories of which one was moved out of sight; counts how often it is asked.
@@ -58,22 +58,7 @@ mod tests {
     const MOVED: Ino = Ino(5);
 
     fn attr(ino: Ino) -> Attr {
-        Attr {
-            ino,
-            mode: libc::S_IFDIR | 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-            size_on_ost: false,
-            has_no_xattrs: true,
-            layout: Layout::default(),
-        }
+        Attr { nlink: 2, ..Attr::new(ino, libc::S_IFDIR | 0o755, Timestamp::default()) }
     }
 
     impl Source for MovedOut {
