@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::cache::attr_update::AttrUpdate;
-use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::CachedInode;
 use crate::cache::prune::KernelMemory;
 use crate::calls::groups::supplementary_groups;
@@ -111,6 +111,16 @@ impl<T: Transport> Client<T> {
         caller: &Caller,
         request: &MdsRequest<'_>,
     ) -> FsResult<MdsReply> {
+        self.ask_to_learn(caller, request, &mut Asked::now()).await
+    }
+
+    /// Asks the MDS, like [`Client::ask`], and notes what the answer was read under.
+    pub(crate) async fn ask_to_learn(
+        &self,
+        caller: &Caller,
+        request: &MdsRequest<'_>,
+        asked: &mut Asked,
+    ) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::Client, request.op() as u8);
         if self.log.is_busy() {
             self.flush_before(request).await;
@@ -119,7 +129,7 @@ impl<T: Transport> Client<T> {
         // No lock comes with a lock of a program, which may be waited for without end.
         let may_grant = self.has_locks() && !matches!(request, MdsRequest::PosixLock(_));
         let _in_flight = may_grant.then(|| self.cache.begin_request());
-        let reply = self.ask_once(cred, request).await;
+        let reply = self.ask_once(cred, request, asked).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
             && cred.groups.is_none()
             && !cred.is_superuser()
@@ -129,18 +139,24 @@ impl<T: Transport> Client<T> {
                 pid => supplementary_groups(pid),
             };
             let cred = Cred { groups: Some(groups), ..cred.clone() };
-            return self.ask_once(&cred, request).await;
+            return self.ask_once(&cred, request, asked).await;
         }
         reply
     }
 
     /// One request, whose grants are known before anything else is waited for: a call may be
     /// dropped whenever it waits.
-    async fn ask_once(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+    async fn ask_once(
+        &self,
+        cred: &Cred,
+        request: &MdsRequest<'_>,
+        asked: &mut Asked,
+    ) -> FsResult<MdsReply> {
         tracing::trace!(op = request.op().name(), ?request, "asks the MDS");
         let generation = self.cache.generation();
         let (reply, grants) = self.transport.mds().request(cred, request).await;
         if !grants.is_empty() {
+            asked.brought(&grants);
             self.learn_grants(&grants, generation);
         }
         reply
@@ -156,8 +172,9 @@ impl<T: Transport> Client<T> {
         &self,
         caller: &Caller,
         request: &MdsRequest<'_>,
+        asked: &mut Asked,
     ) -> FsResult<Attr> {
-        let (attr, others) = said_attr(self.ask(caller, request).await?)?;
+        let (attr, others) = said_attr(self.ask_to_learn(caller, request, asked).await?)?;
         self.with_unsent(attr, others).await
     }
 
@@ -210,7 +227,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// For how long a caller may rely on what was just learned.
-    pub(crate) fn learn_attr(&self, attr: Attr, asked: Tick) -> Found {
+    pub(crate) fn learn_attr(&self, attr: Attr, asked: &Asked) -> Found {
         match self.has_locks() {
             true => self.cache.learn(attr, asked),
             false => Found { attr, valid: Valid::timed(self.parameters.cache_time) },
@@ -223,7 +240,7 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
         attr: Attr,
-        asked: Tick,
+        asked: &Asked,
         learns: bool,
     ) -> Found {
         match self.has_locks() {
@@ -272,7 +289,10 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {
         match self.cache.attributes(ino) {
             Some(found) => Ok(found.attr.size),
-            None => Ok(self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?.size),
+            None => {
+                let request = MdsRequest::Getattr { ino };
+                Ok(self.ask_attr(&Caller::ROOT, &request, &mut Asked::now()).await?.size)
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::pair::{both_ways, pair};
 use support::*;
@@ -390,10 +391,10 @@ fn a_file_that_is_looked_at_while_it_is_written_ends_where_it_was_written_to() {
     let (other, elsewhere) = world.mount(port, "o", &[]);
     let path = dir.join("f");
     fs::write(&path, b"").unwrap();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     // As the shell's `>` and `>>` in one, which std does not let through otherwise.
     let append = rustix::fs::OFlags::APPEND.bits() as i32;
-    let is_over = || stop.load(std::sync::atomic::Ordering::Relaxed);
+    let is_over = || stop.load(Ordering::Relaxed);
     let rounds = std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -422,7 +423,7 @@ fn a_file_that_is_looked_at_while_it_is_written_ends_where_it_was_written_to() {
             Ok(rounds)
         };
         let done = work();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         done
     });
     let rounds = rounds.unwrap();
@@ -433,4 +434,51 @@ fn a_file_that_is_looked_at_while_it_is_written_ends_where_it_was_written_to() {
     other.stop();
     server.stop();
     world.assert_sound();
+}
+
+/// One mount removes a name, or moves it away, while the other one waits to make it again, and other
+/// programs of the first look for it and for a name that is not there: whoever looks after both have
+/// returned finds it.
+#[test]
+fn a_name_that_is_made_again_at_once_is_there_for_who_took_it_away() {
+    let pair = pair();
+    both_ways(&pair, "again", |taker, maker| {
+        let begun = Instant::now();
+        for round in 0.. {
+            if begun.elapsed() > Duration::from_secs(3) {
+                println!("{round} rounds");
+                break;
+            }
+            let name = format!("x{}", round % 7);
+            let (taken, made) = (taker.join(&name), maker.join(&name));
+            OpenOptions::new().create(true).append(true).open(&taken).unwrap();
+            fs::metadata(&made).unwrap();
+            assert!(fs::read_dir(taker).unwrap().count() > 0);
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        let absent = taker.join(format!("absent{round}"));
+                        while !is_over.load(Ordering::Relaxed) {
+                            let _ = fs::metadata(&taken);
+                            assert!(gone(&absent));
+                            std::thread::sleep(Duration::from_micros(20));
+                        }
+                    });
+                }
+                let again = scope.spawn(|| while File::create_new(&made).is_err() {});
+                match round % 2 {
+                    0 => fs::remove_file(&taken).unwrap(),
+                    _ => fs::rename(&taken, taker.join(format!("{name}.old"))).unwrap(),
+                }
+                again.join().unwrap();
+                is_over.store(true, Ordering::Relaxed);
+            });
+            let numbers = [&taken, &made].map(|path| fs::metadata(path).map(|meta| meta.ino()));
+            assert!(
+                matches!(&numbers, [Ok(one), Ok(other)] if one == other),
+                "round {round}: {numbers:?}"
+            );
+        }
+    });
 }

@@ -99,9 +99,10 @@ impl AttrCache {
         Before { disturbances: updates.disturbances, losses: updates.losses, attr }
     }
 
-    /// An update is about to end, and its answer says what the attributes are.
+    /// An update is about to end, and its answer says what the attributes are. It may be older than a
+    /// change by others, and than the answer that brought the lock, if that came meanwhile.
     pub(crate) fn finish(&mut self, before: &Before, protected: bool, attr: &Attr) {
-        if protected && self.is_undisturbed_since(before) {
+        if protected && self.is_undisturbed_since(before) && !self.is_lost_since(before) {
             self.attr = Some(attr.clone());
         }
     }

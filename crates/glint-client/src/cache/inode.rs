@@ -11,6 +11,7 @@ pub(crate) mod rare;
 use crate::cache::attrs::{AttrCache, Before, Tick};
 use crate::cache::delegation::Delegation;
 use crate::cache::dentries::Dentries;
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::bits::InodeBits;
 use crate::cache::inode::names::{InodeNames, Name};
 use crate::cache::inode::rare::{Rare, blank};
@@ -225,20 +226,31 @@ impl InodeState {
             .is_free(name, self.rare.delegation.is_delegated() || self.bits.has(Bits::NEGATIVE))
     }
 
+    /// Whether nobody else could make names here since the answer to this was read.
+    pub(crate) fn is_protected(&self, ino: Ino, asked: &Asked) -> bool {
+        let is_read = asked.is_under(ino, Bits::NEGATIVE);
+        self.bits.has(Bits::NEGATIVE) && (is_read || self.dentries.is_protected_since(asked.at))
+    }
+
     /// The servers said what the attributes are, in answer to what was asked then.
-    pub(crate) fn learn(&mut self, attr: &Attr, asked: Tick) {
+    pub(crate) fn learn(&mut self, attr: &Attr, asked: &Asked) {
         if self.rare.delegation.is_exclusive() && self.attributes().is_some() {
             // The servers may not have heard the latest.
             return;
         }
-        if self.bits.has(Bits::ATTR) {
+        if self.bits.has(Bits::ATTR) && asked.is_under(attr.ino, Bits::ATTR) {
             let (_, accessed) = self.rare.last_access;
             // They may not have heard of an access yet, and who has read sees that at once.
             match attr.atime < accessed && attr.ctime <= accessed {
-                true => self.attrs.learn(&Attr { atime: accessed, ..attr.clone() }, asked),
-                false => self.attrs.learn(attr, asked),
+                true => self.attrs.learn(&Attr { atime: accessed, ..attr.clone() }, asked.at),
+                false => self.attrs.learn(attr, asked.at),
             }
         }
+    }
+
+    /// Bits that may be used.
+    pub(crate) fn held(&self) -> Bits {
+        self.bits.held()
     }
 
     /// Whether all of these bits may be used.
@@ -321,9 +333,9 @@ impl InodeState {
         (bits.into_iter().chain(data).collect(), self.names.take())
     }
 
-    /// Whether the answer to what was asked then says which names lead here.
-    pub(crate) fn believes_names(&self, asked: Tick) -> bool {
-        self.bits.believes_names(asked)
+    /// Whether the answer to what was asked then says which names lead to this inode.
+    pub(crate) fn believes_names(&self, ino: Ino, asked: &Asked) -> bool {
+        asked.is_under(ino, Bits::ENTRY) && self.bits.believes_names(asked.at)
     }
 
     /// Whether others may have changed the names that lead here since this was asked.

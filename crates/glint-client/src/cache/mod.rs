@@ -16,8 +16,7 @@ pub(crate) mod pins;
 pub(crate) mod prune;
 
 use crate::cache::attr_update::AttrUpdate;
-use crate::cache::attrs::Tick;
-use crate::cache::in_flight::RequestsInFlight;
+use crate::cache::in_flight::{Asked, RequestsInFlight};
 use crate::cache::inode::{CachedInode, InodeEntry, InodeState};
 use crate::cache::pages::PageGuesses;
 use crate::kernel::Kernel;
@@ -271,7 +270,7 @@ impl Cache {
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        asked: Tick,
+        asked: &Asked,
         learns: bool,
     ) -> Found {
         let inode = self.inode(attr.ino);
@@ -294,15 +293,16 @@ impl Cache {
         inode: &'a CachedInode,
         (parent, name): (Ino, &[u8]),
         attr: &Attr,
-        asked: Tick,
+        asked: &Asked,
         learns: bool,
     ) -> (MutexGuard<'a, InodeState>, bool) {
         // What the directory does not learn the inode need not know, and nobody would take it away.
-        let learns_name = |directory: Arc<CachedInode>| directory.lock().dentries.may_learn(asked);
+        let learns_name =
+            |directory: Arc<CachedInode>| directory.lock().dentries.may_learn(asked.at);
         let mut held = name != b"." && name != b".." && self.find(parent).is_none_or(learns_name);
         held &= {
             let mut state = inode.lock();
-            let held = held && state.believes_names(asked);
+            let held = held && state.believes_names(attr.ino, asked);
             if held {
                 // Before the directory: a recall has it forget the name, or not learn it.
                 state.add_name(parent, name);
@@ -312,7 +312,7 @@ impl Cache {
         let directory = if held { Some(self.inode(parent)) } else { self.find(parent) };
         if let Some(directory) = directory {
             let mut state = directory.lock();
-            let is_news = state.dentries.may_learn(asked);
+            let is_news = state.dentries.may_learn(asked.at);
             held &= is_news;
             if held {
                 state.dentries.insert(name, attr.ino);
@@ -326,7 +326,7 @@ impl Cache {
         if learns {
             state.learn(attr, asked);
         }
-        held &= state.believes_names(asked);
+        held &= state.believes_names(attr.ino, asked);
         (state, held)
     }
 
@@ -344,7 +344,7 @@ impl Cache {
     }
 
     /// The servers said what the attributes are.
-    pub(crate) fn learn(&self, attr: Attr, asked: Tick) -> Found {
+    pub(crate) fn learn(&self, attr: Attr, asked: &Asked) -> Found {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
         state.learn(&attr, asked);
@@ -387,6 +387,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::attrs::Tick;
     use glint_proto::{Access, Capability, Timestamp};
 
     const FILE: Ino = Ino(7);
@@ -419,26 +420,28 @@ mod tests {
             cache.learn_grants(&grants, cache.generation());
         };
         let learn = |name: &[u8], ino, asked| {
-            cache.learn_name(Ino::ROOT, name, &of(ino), asked, true);
+            cache.learn_name(Ino::ROOT, name, &of(ino), &asked, true);
             cache.child(Ino::ROOT, name) == Some(ino)
         };
+        let inos = [Ino::ROOT, FILE, Ino(8), Ino(9), Ino(10)];
+        let asked = || Asked::under(&inos);
         for ino in [FILE, Ino(8), Ino(9)] {
             grant(ino, Bits::ENTRY);
         }
         grant(Ino::ROOT, Bits::NEGATIVE);
-        let late = Tick::ask();
+        let late = asked();
         cache.forget_name(Ino::ROOT, b"gone", None, Tick::ask());
-        let next: Vec<_> = (0..3).map(|_| Tick::ask()).collect();
+        let next: [Asked; 3] = std::array::from_fn(|_| asked());
         assert!(!learn(b"late", FILE, late));
-        assert!(learn(b"8", Ino(8), next[0]));
-        assert!(!learn(b"unlocked", Ino(10), next[1]));
-        assert!(learn(b"9", Ino(9), next[1]));
+        assert!(learn(b"8", Ino(8), next[0].clone()));
+        assert!(!learn(b"unlocked", Ino(10), next[1].clone()));
+        assert!(learn(b"9", Ino(9), next[1].clone()));
         // A name that was made here is no answer only: others may be from before.
-        cache.learn_made(Ino::ROOT, b"made", &of(Ino(10)), Tick::ask(), true);
-        cache.learn_negative(Ino::ROOT, b"made", next[2]);
+        cache.learn_made(Ino::ROOT, b"made", &of(Ino(10)), &asked(), true);
+        cache.learn_negative(Ino::ROOT, b"made", &next[2]);
         assert!(!cache.is_free(Ino::ROOT, b"made"));
-        assert!(!learn(b"7", FILE, next[2]));
-        assert!(learn(b"7", FILE, Tick::ask()));
+        assert!(!learn(b"7", FILE, next[2].clone()));
+        assert!(learn(b"7", FILE, asked()));
     }
 
     /// Both answers are about attributes, the first question is answered last.
@@ -454,19 +457,60 @@ mod tests {
         let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
         for by_name in [false, true] {
             let learn = |size, asked| match by_name {
-                true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), asked, true),
-                false => cache.learn(of_size(size), asked),
+                true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), &asked, true),
+                false => cache.learn(of_size(size), &asked),
             };
-            let first = Tick::ask();
+            let first = Asked::under(&[FILE]);
             let inode = cache.inode(FILE);
             inode.lock().on_recall(Bits::ALL, 6, 0);
-            let second = Tick::ask();
+            let second = Asked::under(&[FILE]);
             grant(7);
             assert_eq!(learn(2, second).attr.size, 2);
             grant(5);
             let found = learn(1, first);
             assert_eq!((found.attr.size, found.valid.attr), (2, Valid::FOREVER));
             assert_eq!(cache.attributes(FILE).map(|found| found.attr.size), Some(2));
+        }
+    }
+
+    /// Two questions of two threads, between which another client makes a name: the first was read
+    /// before that, without a lock, the second brought one with another name.
+    #[test]
+    fn an_answer_that_was_read_without_a_lock_is_not_believed_under_a_later_one() {
+        let cache = Cache::new(Arc::default());
+        let (early, late) = (Asked::now(), Asked::under(&[Ino::ROOT, FILE]));
+        let grants =
+            [Ino::ROOT, FILE].map(|ino| Grant::Bits { ino, bits: Bits::SHARED, number: 1 });
+        cache.learn_grants(&grants, cache.generation());
+        cache.learn_negative(Ino::ROOT, b"free", &late);
+        cache.learn_negative(Ino::ROOT, b"made", &early);
+        assert!(cache.is_free(Ino::ROOT, b"free") && !cache.is_free(Ino::ROOT, b"made"));
+        let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
+        cache.learn_name(Ino::ROOT, b"new", &of_size(2), &late, true);
+        let found = cache.learn_name(Ino::ROOT, b"old", &of_size(1), &early, true);
+        assert_eq!((found.attr.size, found.valid.entry), (2, Duration::ZERO));
+        assert_eq!(cache.child(Ino::ROOT, b"old"), None);
+        cache.learn(of_size(1), &early);
+        assert_eq!(cache.attributes(FILE).map(|found| found.attr.size), Some(2));
+        // Under a lock that was held all the time it is as good as with one.
+        cache.learn_negative(Ino::ROOT, b"free too", &Asked::now());
+        assert!(cache.is_free(Ino::ROOT, b"free too"));
+    }
+
+    #[test]
+    fn an_answer_to_an_update_is_not_believed_under_a_later_lock() {
+        let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
+        let grants = [Grant::Bits { ino: FILE, bits: Bits::SHARED, number: 1 }];
+        for held in [false, true] {
+            let cache = Cache::new(Arc::default());
+            if held {
+                cache.learn_grants(&grants, cache.generation());
+            }
+            let update = cache.begin_update(&[FILE]);
+            cache.learn_grants(&grants, cache.generation());
+            update.learn(&of_size(1));
+            drop(update);
+            assert_eq!(cache.attributes(FILE).is_some(), held);
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::vfs::Found;
 use glint_proto::limits::NEGATIVE_DENTRIES_PER_DIRECTORY_MAX;
@@ -63,7 +64,7 @@ impl Cache {
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        asked: Tick,
+        asked: &Asked,
         learns: bool,
     ) -> Found {
         let found = self.learn_name(parent, name, attr, asked, learns);
@@ -150,7 +151,7 @@ impl Cache {
         (parent, name): (Ino, &[u8]),
         moved: Option<Ino>,
         gone: Option<Ino>,
-        asked: Tick,
+        asked: &Asked,
     ) {
         let (inode, now) = (moved.and_then(|ino| self.find(ino)), Tick::ask());
         let (mut held, mut is_lost) = (false, false);
@@ -160,8 +161,8 @@ impl Cache {
             if let Some(rare) = state.rare.made() {
                 rare.delegation.leave();
             }
-            held = state.believes_names(asked);
-            is_lost = state.lost_names_since(asked);
+            held = state.believes_names(inode.ino, asked);
+            is_lost = state.lost_names_since(asked.at);
             if held {
                 // Before the directory: a recall has it forget the name, or not learn it.
                 state.add_name(parent, name);
@@ -200,11 +201,11 @@ impl Cache {
     }
 
     /// A name is free, as a server has said in answer to what was asked then.
-    pub(crate) fn learn_negative(&self, parent: Ino, name: &[u8], asked: Tick) {
+    pub(crate) fn learn_negative(&self, parent: Ino, name: &[u8], asked: &Asked) {
         let directory = self.inode(parent);
         let mut state = directory.lock();
-        let is_news = state.dentries.may_learn(asked) && state.dentries.get(name).is_none();
-        if state.has(Bits::NEGATIVE) && is_news {
+        let is_news = state.dentries.may_learn(asked.at) && state.dentries.get(name).is_none();
+        if state.is_protected(parent, asked) && is_news {
             self.insert_negative(&directory, &mut state, name);
         }
         drop(state);
@@ -289,16 +290,16 @@ mod tests {
         for again in [FILE, OTHER] {
             let (cache, _) = cache_of(&[(b"a", FILE), (b"b", OTHER)], TestKernel::default());
             cache.learn_grants(&[may_make(1)], cache.generation());
-            cache.learn_name(DIRECTORY, b"a", &attr(FILE), Tick::ask(), true);
+            cache.learn_name(DIRECTORY, b"a", &attr(FILE), &Asked::under(&[FILE]), true);
             let asked = Tick::ask();
             cache.inode(DIRECTORY).lock().on_recall(Bits::NEGATIVE, 1, 0);
             cache.learn_grants(&[may_make(2)], cache.generation());
-            cache.learn_name(DIRECTORY, b"a", &attr(again), Tick::ask(), true);
+            cache.learn_name(DIRECTORY, b"a", &attr(again), &Asked::under(&[again]), true);
             assert_eq!(cache.child(DIRECTORY, b"a"), Some(again));
             cache.forget_name(DIRECTORY, b"a", Some(FILE), asked);
             assert!(!cache.is_free(DIRECTORY, b"a"), "{again}");
             // With nobody in between it is free.
-            cache.learn_name(DIRECTORY, b"a", &attr(again), Tick::ask(), true);
+            cache.learn_name(DIRECTORY, b"a", &attr(again), &Asked::under(&[again]), true);
             cache.forget_name(DIRECTORY, b"a", Some(again), Tick::ask());
             assert!(cache.is_free(DIRECTORY, b"a"), "{again}");
         }
@@ -311,7 +312,7 @@ mod tests {
             for ino in (100..1100).map(Ino) {
                 let grants = [Grant::Bits { ino, bits: Bits::NEGATIVE, number: round + 1 }];
                 cache.learn_grants(&grants, cache.generation());
-                cache.learn_negative(ino, b"free", Tick::ask());
+                cache.learn_negative(ino, b"free", &Asked::under(&[ino]));
             }
             assert_eq!(cache.negative.load(Ordering::Relaxed), 1000);
             cache.shrink(0, usize::MAX, &returns, |_| false);
@@ -327,7 +328,7 @@ mod tests {
         cache.set_kernel(kernel.clone());
         for (name, ino) in names {
             grant(&cache, *ino, 1);
-            cache.learn_name(DIRECTORY, name, &attr(*ino), Tick::ask(), true);
+            cache.learn_name(DIRECTORY, name, &attr(*ino), &Asked::under(&[*ino]), true);
             assert_eq!(cache.child(DIRECTORY, name), Some(*ino));
         }
         (cache, kernel)
@@ -344,14 +345,14 @@ mod tests {
         {
             let kernel = TestKernel::new(has_epochs);
             let (cache, kernel) = cache_of(&[(b"a", FILE)], kernel);
-            let asked = Tick::ask();
+            let asked = cache.ask_of([FILE]);
             // The rename is made, and another client changes the new name, before the answer is here.
             assert_eq!(names(&cache, FILE), [b"a"]);
             cache.inode(DIRECTORY).lock().dentries.doubt(b"a");
             if comes_back {
                 grant(&cache, FILE, 2);
             }
-            cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), None, asked);
+            cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), None, &asked);
             assert_eq!(cache.child(DIRECTORY, b"b"), None);
             match has_epochs {
                 true => assert_eq!(kernel.all_names_forgotten(), 1),
@@ -363,7 +364,7 @@ mod tests {
     #[test]
     fn a_kernel_forgets_a_name_that_was_moved_and_is_not_known_here() {
         let (cache, kernel) = cache_of(&[], TestKernel::default());
-        cache.learn_renamed((DIRECTORY, b"b"), None, None, Tick::ask());
+        cache.learn_renamed((DIRECTORY, b"b"), None, None, &Asked::now());
         kernel.wait_for_name(DIRECTORY, b"b");
         assert_eq!(kernel.all_names_forgotten(), 0);
     }
@@ -371,7 +372,8 @@ mod tests {
     #[test]
     fn a_name_that_was_moved_is_forgotten_with_its_lock() {
         let (cache, kernel) = cache_of(&[(b"a", FILE), (b"b", OTHER)], TestKernel::default());
-        cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), Some(OTHER), Tick::ask());
+        let asked = cache.ask_of([FILE]);
+        cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), Some(OTHER), &asked);
         cache.forget_name(DIRECTORY, b"a", Some(FILE), Tick::ask());
         assert_eq!(cache.child(DIRECTORY, b"b"), Some(FILE));
         assert_eq!((names(&cache, FILE), names(&cache, OTHER)), (vec![b"b".to_vec()], vec![]));
@@ -383,17 +385,17 @@ mod tests {
         let (cache, _) = cache_of(&[(b"a", FILE)], TestKernel::default());
         for count in 0..100u32 {
             let name = count.to_le_bytes();
-            let asked = Tick::ask();
+            let asked = Asked::under(&[FILE]);
             // Another name goes, and what was asked before is not learned.
             cache.forget_name(DIRECTORY, b"other", None, Tick::ask());
-            cache.learn_name(DIRECTORY, &name, &attr(FILE), asked, true);
+            cache.learn_name(DIRECTORY, &name, &attr(FILE), &asked, true);
             // It goes to another name, as far as is known here.
             cache.forget_name(DIRECTORY, &name, None, Tick::ask());
         }
         for count in 0..100u32 {
             // The kernel has it, and the directory is in doubt.
             let name = count.to_le_bytes();
-            cache.learn_name(DIRECTORY, &name, &attr(FILE), Tick::ask(), true);
+            cache.learn_name(DIRECTORY, &name, &attr(FILE), &Asked::under(&[FILE]), true);
             cache.inode(DIRECTORY).lock().dentries.doubt(&name);
             cache.forget_name(DIRECTORY, &name, Some(FILE), Tick::ask());
         }
@@ -414,13 +416,13 @@ mod tests {
                 cache.generation(),
             );
             for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX + 9 {
-                cache.learn_negative(directory, &name.to_le_bytes(), Tick::ask());
-                cache.learn_negative(directory, &name.to_le_bytes(), Tick::ask());
+                cache.learn_negative(directory, &name.to_le_bytes(), &Asked::under(&[directory]));
+                cache.learn_negative(directory, &name.to_le_bytes(), &Asked::under(&[directory]));
                 assert!(cache.is_free(directory, &name.to_le_bytes()));
             }
             assert_eq!(free(directory), 9);
             for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX - 9 {
-                cache.learn_negative(directory, &name.to_le_bytes(), Tick::ask());
+                cache.learn_negative(directory, &name.to_le_bytes(), &Asked::under(&[directory]));
             }
         }
         let all: usize = (0..80).map(Ino).map(free).sum();

@@ -7,10 +7,9 @@
 //! - All pages have come since names were listed only if they came from the first to the last.
 
 use crate::cache::Cache;
-use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::CachedInode;
 use glint_proto::limits::DIR_PAGE_BYTES_MAX;
-use glint_proto::lock::Bits;
 use glint_proto::{DirPage, Ino};
 use glint_telemetry::Counter;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -256,7 +255,7 @@ fn spend(from: &AtomicU32) -> bool {
 impl Cache {
     /// Learns the entries after `cookie` of a directory, as the servers said them in answer to what
     /// was asked then. The kernel is not told of them, so nobody but `idle.rs` forgets them.
-    pub(crate) fn learn_page(&self, parent: Ino, cookie: u64, page: &DirPage, asked: Tick) {
+    pub(crate) fn learn_page(&self, parent: Ino, cookie: u64, page: &DirPage, asked: &Asked) {
         let mut is_all = cookie == 0 && page.end;
         for entry in &page.entries {
             if matches!(entry.name.as_slice(), b"." | b"..") {
@@ -278,7 +277,7 @@ impl Cache {
         let mut state = directory.lock();
         let next = page.entries.last().filter(|_| !page.end);
         state.dentries.pages().note_page(cookie, next.map(|last| last.cookie));
-        if is_all && state.has(Bits::NEGATIVE) && state.dentries.has_learned_all(asked) {
+        if is_all && state.is_protected(parent, asked) && state.dentries.has_learned_all(asked.at) {
             state.dentries.set_complete(true);
         }
     }

@@ -183,7 +183,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::attrs::Tick;
+    use crate::cache::in_flight::Asked;
     use crate::kernel::testing::TestKernel;
     use glint_proto::{Attr, Timestamp};
     use std::collections::HashSet;
@@ -211,7 +211,8 @@ mod tests {
         fn look_up(&self, inos: std::ops::Range<u64>) {
             for ino in inos.map(Ino) {
                 let attr = Attr::new(ino, 0o100_644, Timestamp::default());
-                self.cache.learn_name(Ino::ROOT, &ino.0.to_le_bytes(), &attr, Tick::ask(), true);
+                let (name, asked) = (ino.0.to_le_bytes(), Asked::now());
+                self.cache.learn_name(Ino::ROOT, &name, &attr, &asked, true);
             }
         }
 

@@ -22,7 +22,7 @@ pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod virtual_xattr;
 
-use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::client::{Client, said_attr};
 use crate::kernel::Kernel;
 use crate::vfs::{
@@ -82,12 +82,12 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_by_page(caller, parent, name).await {
             return known;
         }
-        let asked = Tick::ask();
-        match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
-            Ok(attr) => Ok(self.learn_name(parent, name, attr, asked, true)),
+        let mut asked = Asked::now();
+        match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }, &mut asked).await {
+            Ok(attr) => Ok(self.learn_name(parent, name, attr, &asked, true)),
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
-                    self.cache.learn_negative(parent, name, asked);
+                    self.cache.learn_negative(parent, name, &asked);
                 }
                 Err(Errno::ENOENT)
             }
@@ -99,9 +99,10 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.getattr_locally(ino) {
             return Ok(known);
         }
-        let asked = Tick::ask();
-        let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.learn_attr(attr, asked))
+        let mut asked = Asked::now();
+        let request = MdsRequest::Getattr { ino };
+        let attr = self.ask_attr(&Caller::ROOT, &request, &mut asked).await?;
+        Ok(self.learn_attr(attr, &asked))
     }
 
     async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
@@ -136,12 +137,12 @@ impl<T: Transport> Vfs for Client<T> {
             open: None,
             exclusive: true,
         };
-        let (update, asked) = (self.begin_update(&[parent]), Tick::ask());
-        let attr = self.ask_attr(caller, &request).await?;
+        let (update, mut asked) = (self.begin_update(&[parent]), Asked::now());
+        let attr = self.ask_attr(caller, &request, &mut asked).await?;
         if let Some(update) = update {
             update.made_in(parent, attr.ctime, attr.is_dir());
         }
-        Ok(self.learn_made(parent, name, attr, asked))
+        Ok(self.learn_made(parent, name, attr, &asked))
     }
 
     async fn create(
@@ -168,25 +169,25 @@ impl<T: Transport> Vfs for Client<T> {
             open: Some(open),
             exclusive: flags & libc::O_EXCL != 0,
         };
-        let (update, asked) = (self.begin_update(&[parent]), Tick::ask());
-        match self.ask(caller, &request).await? {
+        let (update, mut asked) = (self.begin_update(&[parent]), Asked::now());
+        match self.ask_to_learn(caller, &request, &mut asked).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(update) = update {
                     update.made_in(parent, attr.ctime, false);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
                 self.note_created(handle, &attr, counted);
-                let Found { attr, valid } = self.learn_made(parent, name, attr, asked);
+                let Found { attr, valid } = self.learn_made(parent, name, attr, &asked);
                 Ok(Open { attr, handle, valid, created: true })
             }
             MdsReply::Opened { attr, created: false } => {
                 drop(update);
-                let update = if open.truncate { self.begin_update(&[attr.ino]) } else { None };
-                let opened = self.opened(attr, open, asked).await?;
-                if let Some(update) = update {
-                    update.learn(&opened.attr);
-                }
-                let found = self.learn_name(parent, name, opened.attr, asked, false);
+                // Nobody knew which inode it is: what was known of it is older.
+                let changes = open.write || open.truncate;
+                let update = if changes { self.begin_update(&[attr.ino]) } else { None };
+                let opened = self.opened(attr, open, &asked).await?;
+                drop(update);
+                let found = self.learn_name(parent, name, opened.attr, &asked, false);
                 Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
             }
             _ => Err(Errno::EPROTO),
@@ -195,13 +196,13 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
         let counted = self.handles.privileges_given();
-        let asked = Tick::ask();
-        match self.ask(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
+        let (request, mut asked) = (MdsRequest::Tmpfile { parent, mode, umask }, Asked::now());
+        match self.ask_to_learn(caller, &request, &mut asked).await? {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
                 self.note_created(handle, &attr, counted);
-                let Found { attr, valid } = self.learn_name(parent, b"", attr, asked, true);
+                let Found { attr, valid } = self.learn_name(parent, b"", attr, &asked, true);
                 let valid = Valid { entry: Duration::ZERO, ..valid };
                 Ok(Open { attr, handle, valid, created: true })
             }
@@ -213,11 +214,16 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(open) = self.open_locally(caller, ino, flags) {
             return Ok(open);
         }
-        let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
-        let asked = Tick::ask();
-        match self.ask(caller, &MdsRequest::Open { ino, flags }).await? {
+        // Who opens to write changes what the servers say of the size.
+        let changes = flags.write || flags.truncate;
+        let update = if changes { self.begin_update(&[ino]) } else { None };
+        let (request, mut asked) = (MdsRequest::Open { ino, flags }, Asked::now());
+        match self.ask_to_learn(caller, &request, &mut asked).await? {
             MdsReply::Attr(attr) => {
-                let opened = self.opened(attr, flags, asked).await;
+                let opened = self.opened(attr, flags, &asked).await;
+                if let (Some(update), Ok(open), false) = (&update, &opened, flags.truncate) {
+                    update.learn(&open.attr);
+                }
                 drop(update);
                 if flags.truncate && flags.kill_suidgid {
                     self.forget_mode(ino);
@@ -329,8 +335,8 @@ impl<T: Transport> Vfs for Client<T> {
             return Ok(Listing::default());
         }
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let asked = Tick::ask();
-        let MdsReply::Dir(page) = self.ask(caller, &request).await? else {
+        let mut asked = Asked::now();
+        let MdsReply::Dir(page) = self.ask_to_learn(caller, &request, &mut asked).await? else {
             return Err(Errno::EPROTO);
         };
         if let Some(last) = page.entries.last().filter(|_| page.end) {
@@ -350,7 +356,7 @@ impl<T: Transport> Vfs for Client<T> {
                     false => self.complete(attr).await?,
                 };
                 let learns = !attr.size_on_ost;
-                let found = self.learn_name(file.ino, &entry.name, attr, asked, learns);
+                let found = self.learn_name(file.ino, &entry.name, attr, &asked, learns);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
             }
             listing.valid.push(valid);
@@ -366,8 +372,9 @@ impl<T: Transport> Vfs for Client<T> {
                 rare.delegation.leave();
             }
         }
-        let asked = Tick::ask();
-        let reply = self.ask(caller, &MdsRequest::Link { ino, parent, name }).await?;
+        let mut asked = self.cache.ask_of([ino]);
+        let request = MdsRequest::Link { ino, parent, name };
+        let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         let (attr, others) = said_attr(reply)?;
         // The name is there, even if the objects cannot be asked.
         let whole = self.with_unsent(attr, others).await;
@@ -377,8 +384,8 @@ impl<T: Transport> Vfs for Client<T> {
             update.made_in(parent, attr.ctime, false);
         }
         let found = match self.has_locks() {
-            true => self.cache.learn_made(parent, name, &attr, asked, false),
-            false => self.learn_name(parent, name, attr, asked, false),
+            true => self.cache.learn_made(parent, name, &attr, &asked, false),
+            false => self.learn_name(parent, name, attr, &asked, false),
         };
         Ok(Found { valid: found.valid.without_attr(), ..found })
     }

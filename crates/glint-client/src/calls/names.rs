@@ -1,12 +1,12 @@
 //! The calls on names that are more than a screen: what they know, change and learn.
 
 use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::cache::negative::removed;
 use crate::cache::pages::{PageUnderWay, PageWish};
 use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
-use glint_proto::lock::Bits;
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, MdsRequest, RenameFlags};
 
 impl<T: Transport> Client<T> {
@@ -41,11 +41,11 @@ impl<T: Transport> Client<T> {
         let PageWish { cookie, size, is_guess } = wish;
         let bytes_max = size.bytes();
         let request = MdsRequest::Readdir { ino: parent, cookie, bytes_max, plus: true };
-        let asked = Tick::ask();
-        let known = match self.ask(caller, &request).await {
+        let mut asked = Asked::now();
+        let known = match self.ask_to_learn(caller, &request, &mut asked).await {
             Ok(MdsReply::Dir(page)) => {
                 under_way.come();
-                self.cache.learn_page(parent, cookie, &page, asked);
+                self.cache.learn_page(parent, cookie, &page, &asked);
                 self.lookup_locally(caller, parent, name)
             }
             // Whoever may look names up may not be allowed to list them.
@@ -67,19 +67,21 @@ impl<T: Transport> Client<T> {
 
     /// Looks an inode of any type up by its number, for who has a file handle.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let asked = Tick::ask();
-        let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.learn_name(ino, b".", attr, asked, true))
+        let mut asked = Asked::now();
+        let request = MdsRequest::Getattr { ino };
+        let attr = self.ask_attr(&Caller::ROOT, &request, &mut asked).await?;
+        Ok(self.learn_name(ino, b".", attr, &asked, true))
     }
 
     /// A name was made, with a new inode.
-    pub(crate) fn learn_made(&self, parent: Ino, name: &[u8], attr: Attr, asked: Tick) -> Found {
+    pub(crate) fn learn_made(&self, parent: Ino, name: &[u8], attr: Attr, asked: &Asked) -> Found {
         if attr.is_dir()
             && let Some(inode) = self.inode(attr.ino)
         {
             let mut state = inode.lock();
-            let is_empty = state.has(Bits::NEGATIVE) || state.rare.delegation.is_delegated();
-            let is_so = is_empty && state.dentries.has_learned_all(asked);
+            let is_empty =
+                state.is_protected(attr.ino, asked) || state.rare.delegation.is_delegated();
+            let is_so = is_empty && state.dentries.has_learned_all(asked.at);
             state.dentries.set_complete(is_so);
             if state.rare.delegation.is_delegated() {
                 self.log.note_delegated(attr.ino);
@@ -154,8 +156,8 @@ impl<T: Transport> Client<T> {
         if !self.has_locks() {
             return self.ask(caller, &request).await.map(drop);
         }
-        let asked = Tick::ask();
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
+        let asked = self.cache.ask_of(known.into_iter().flatten());
         let was_free = self.cache.is_free(new_parent, new_name);
         let replaced = match flags.exchange || flags.no_replace {
             true => None,
@@ -177,13 +179,13 @@ impl<T: Transport> Client<T> {
         let replaced = removed(&reply);
         // Else they may be two names of one file: nothing happens then, and both stay.
         let has_moved =
-            replaced.is_some() || was_free && self.cache.is_protected_since(new_parent, asked);
+            replaced.is_some() || was_free && self.cache.is_protected_since(new_parent, asked.at);
         // In any case the new name leads to the inode now.
-        self.cache.learn_renamed(ends[1], known[0], replaced, asked);
+        self.cache.learn_renamed(ends[1], known[0], replaced, &asked);
         if flags.exchange {
-            self.cache.learn_renamed(ends[0], known[1], None, asked);
+            self.cache.learn_renamed(ends[0], known[1], None, &asked);
         } else if has_moved {
-            self.cache.forget_name(parent, name, known[0], asked);
+            self.cache.forget_name(parent, name, known[0], asked.at);
         } else {
             self.cache.doubt_name(parent, name);
         }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
-use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
@@ -104,7 +104,12 @@ impl<T: Transport> Client<T> {
 
     /// An open that the MDS has granted: truncates if that was asked for. If it fails, the MDS
     /// hears that the file is not open.
-    pub(crate) async fn opened(&self, attr: Attr, flags: OpenFlags, asked: Tick) -> FsResult<Open> {
+    pub(crate) async fn opened(
+        &self,
+        attr: Attr,
+        flags: OpenFlags,
+        asked: &Asked,
+    ) -> FsResult<Open> {
         let mut counted = CountedOpen { client: self, ino: attr.ino, flags, has_handle: false };
         let opened = self.finish_open(attr, flags, asked).await;
         counted.has_handle = true;
@@ -144,7 +149,7 @@ impl<T: Transport> Client<T> {
         inode.until(|state| (!state.pins.is_declaring()).then_some(())).await;
     }
 
-    async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: Tick) -> FsResult<Open> {
+    async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: &Asked) -> FsResult<Open> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }

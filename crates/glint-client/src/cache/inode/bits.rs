@@ -4,8 +4,8 @@
 //! - The mark of what was sent never falls, and is no older than the last number that was heard of,
 //!   of bits or of data: who forgets the inode when all requests before the mark are answered
 //!   forgets no number that tells a late answer from a new one.
-//! - An answer says something of the names that lead to an inode only if ENTRY is held, and was not
-//!   lost since it was asked for: it may have been given to others, and back.
+//! - An answer says something of the names that lead to an inode only if it was read under ENTRY, that
+//!   is held, and was not lost since it was asked for: it may have been given to others, and back.
 
 use crate::cache::attrs::Tick;
 use glint_lock::held::HeldBits;
@@ -23,6 +23,11 @@ pub(crate) struct InodeBits {
 }
 
 impl InodeBits {
+    /// Those that may be used.
+    pub(crate) fn held(&self) -> Bits {
+        self.held.bits()
+    }
+
     /// Whether all of these may be used.
     pub(crate) fn has(&self, bits: Bits) -> bool {
         self.held.has(bits)
@@ -38,7 +43,7 @@ impl InodeBits {
         self.sent_mark
     }
 
-    /// Whether the answer to what was asked then says which names lead to the inode.
+    /// Whether the answer to what was asked then, read under ENTRY, says which names lead to the inode.
     pub(crate) fn believes_names(&self, asked: Tick) -> bool {
         self.held.has(Bits::ENTRY) && !self.lost_names_since(asked)
     }
