@@ -9,6 +9,8 @@
 //!   that is not believed is no such change, or one would follow the other where lookups overlap.
 //! - Names are complete only while each name that the directory has is among them.
 //! - The count of free names is not below their number, so limits on counts are limits on memory.
+//! - Names that are gone take no room: a directory may stay for long after all of them, as when the kernel
+//!   is not asked for it again soon.
 
 use crate::cache::attrs::Tick;
 use crate::cache::inode::names::CachedName;
@@ -17,6 +19,9 @@ use crate::cache::pages::{PageSize, Pages};
 use glint_proto::Ino;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
+
+/// A table of names is made smaller when no more than this part of its room is in use.
+const SPARSE_PART: usize = 8;
 
 /// Known names of one directory.
 #[derive(Default)]
@@ -52,6 +57,15 @@ impl KnownNames {
     /// Others can change names, or could until now.
     fn lose_protection(&mut self) {
         (self.complete, self.unprotected) = (false, Tick::now());
+    }
+
+    /// Names were taken out. What is left has room for as many again, so what it costs to move them is
+    /// a part of what it cost to take the others out.
+    fn give_room_back(&mut self) {
+        let len = self.names.len();
+        if len == 0 || SPARSE_PART * len <= self.names.capacity() {
+            self.names.shrink_to(2 * len);
+        }
     }
 }
 
@@ -154,7 +168,10 @@ impl Dentries {
     /// A name is not known any more, or gone. Returns its inode.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<Ino> {
         self.disturbed = Tick::now();
-        self.known.made()?.names.remove(name).flatten().map(ino_of)
+        let known = self.known.made()?;
+        let child = known.names.remove(name);
+        known.give_room_back();
+        child.flatten().map(ino_of)
     }
 
     /// A name may lead anywhere, after a change: it is not the only one that is not known.
@@ -168,6 +185,7 @@ impl Dentries {
     pub(crate) fn doubt_known(&mut self, name: &[u8]) {
         if let Some(known) = self.known.made() {
             known.names.remove(name);
+            known.give_room_back();
             (known.complete, known.doubted) = (false, Tick::now());
         }
     }
@@ -178,6 +196,7 @@ impl Dentries {
         if let Some(known) = self.known.made() {
             known.complete = false;
             known.names.retain(|_, child| child.is_none_or(|child| !is_doubtful(ino_of(child))));
+            known.give_room_back();
         }
     }
 
@@ -244,6 +263,7 @@ impl Dentries {
     fn forget_free(&mut self) {
         if let Some(known) = self.known.made() {
             known.names.retain(|_, child| child.is_some());
+            known.give_room_back();
         }
     }
 
@@ -260,6 +280,32 @@ mod tests {
     use std::collections::BTreeMap;
 
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+
+    #[test]
+    fn names_that_are_gone_take_no_room() {
+        let name = |n: usize| n.to_le_bytes();
+        let filled = || {
+            let mut dentries = Dentries::default();
+            (0..1000).for_each(|n| dentries.insert(&name(n), Ino(7)));
+            dentries
+        };
+        let room = |dentries: &Dentries| dentries.known.names.capacity();
+        for forget in [
+            |dentries: &mut Dentries, name: &[u8]| _ = dentries.remove(name),
+            |dentries: &mut Dentries, name: &[u8]| dentries.doubt_known(name),
+        ] {
+            let mut dentries = filled();
+            assert!(room(&dentries) >= 1000);
+            (10..1000).for_each(|n| forget(&mut dentries, &name(n)));
+            assert!(room(&dentries) <= 10 * SPARSE_PART, "{}", room(&dentries));
+            assert!((0..10).all(|n| dentries.get(&name(n)) == Some(Ino(7))));
+            (0..10).for_each(|n| forget(&mut dentries, &name(n)));
+            assert_eq!(room(&dentries), 0);
+        }
+        let mut dentries = filled();
+        dentries.doubt_inodes(|_| true);
+        assert_eq!(room(&dentries), 0);
+    }
 
     #[test]
     fn a_name_in_doubt_is_not_among_all_names() {
