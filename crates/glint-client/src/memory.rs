@@ -211,7 +211,8 @@ impl<T: Transport> Client<T> {
     /// What the caches hold.
     fn cache_use(&self) -> CacheUse {
         let ahead = self.data.ahead_memory.used() + self.data.prefetched.bytes();
-        CacheUse { inodes: self.cache.len(), bytes: self.data.limits.counts().0 + ahead }
+        let bytes = self.data.limits.counts().0 + ahead;
+        CacheUse { inodes: self.cache.len(), forgotten: self.cache.forgotten(), bytes }
     }
 
     /// After how many steps data and free names would still fit, also data that waits to be durable.

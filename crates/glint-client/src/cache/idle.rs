@@ -71,6 +71,7 @@ impl Cache {
         }
         let Some(InodeEntry(inode)) = shard.take(&ino) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
+        self.forgotten.fetch_add(1, Ordering::Relaxed);
         drop(shard);
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);

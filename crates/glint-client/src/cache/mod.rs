@@ -48,6 +48,8 @@ pub(crate) struct Generation {
 pub(crate) struct Cache {
     shards: Sharded<Shard>,
     count: AtomicUsize,
+    /// How many were forgotten so far.
+    forgotten: AtomicUsize,
     /// See `idle.rs`.
     idle: Mutex<VecDeque<Ino>>,
     /// Inodes with data that is not at its OSTs, and some that had.
@@ -72,6 +74,7 @@ impl Cache {
         Cache {
             shards: Sharded::new(SHARDS),
             count: AtomicUsize::new(0),
+            forgotten: AtomicUsize::new(0),
             idle: Mutex::default(),
             dirty: Mutex::default(),
             negative: AtomicUsize::new(0),
@@ -132,6 +135,11 @@ impl Cache {
 
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many inodes were forgotten so far.
+    pub(crate) fn forgotten(&self) -> usize {
+        self.forgotten.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
