@@ -267,7 +267,7 @@ impl Dentries {
         }
     }
 
-    #[cfg(test)]
+    /// How many names are known, also to be free.
     pub(crate) fn len(&self) -> usize {
         self.known.names.len()
     }

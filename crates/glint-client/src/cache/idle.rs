@@ -81,7 +81,10 @@ impl Cache {
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
                 let mut state = directory.lock();
-                if !state.rare.delegation.is_delegated() {
+                if state.rare.delegation.is_delegated() {
+                    // This client knows all of its names, until it gives the delegation back.
+                    self.kept_names.fetch_add(1, Ordering::Relaxed);
+                } else {
                     // The name is not the only unknown one, from now on.
                     state.dentries.doubt(&name);
                 }

@@ -57,6 +57,8 @@ pub(crate) struct Cache {
     /// Names that are known to be free, in all, and how many may be; and directories that have such, oldest first.
     pub(crate) negative: AtomicUsize,
     pub(crate) negative_max: AtomicUsize,
+    /// Names that delegated directories have kept when their inodes were forgotten: no fewer than there are.
+    pub(crate) kept_names: AtomicUsize,
     /// The part whose inodes the kernel is asked next to forget.
     pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
@@ -79,6 +81,7 @@ impl Cache {
             dirty: Mutex::default(),
             negative: AtomicUsize::new(0),
             negative_max: AtomicUsize::new(NEGATIVE_DENTRIES_MAX),
+            kept_names: AtomicUsize::new(0),
             next_pruned: AtomicUsize::new(0),
             with_negative: Mutex::default(),
             flight: RequestsInFlight::default(),

@@ -163,6 +163,7 @@ impl<T: Transport> Client<T> {
             while !giving.locks.inbox.is_stopped() {
                 host::sleep(ROUND).await;
                 giving.return_oldest_delegations().await;
+                giving.return_largest_delegations().await;
                 giving.send_returns().await;
             }
         });

@@ -335,6 +335,11 @@ impl WriteBackLog {
         self.state.lock().delegated.push_back(ino);
     }
 
+    /// Directories that were delegated to this client, and are perhaps.
+    pub(crate) fn delegated(&self) -> Vec<Ino> {
+        self.state.lock().delegated.iter().copied().collect()
+    }
+
     /// The delegated directory that this client has had longest, if there are more than `limit`.
     pub(crate) fn oldest_delegated(&self, limit: usize) -> Option<Ino> {
         let mut state = self.state.lock();

@@ -1,5 +1,12 @@
 //! Sends what this client has changed by itself, and ends that: when another client needs
-//! a delegated directory, when the servers are silent, when they have forgotten this client.
+//! a delegated directory, when there are too many of these or of their names, when the servers are
+//! silent, when they have forgotten this client.
+//!
+//! Invariants:
+//! - While a directory is delegated all of its names are known, or nothing is changed there without asking:
+//!   so its names stay when their inodes are forgotten.
+//! - When the delegation ends, names of inodes that are not known are forgotten, since nothing else would
+//!   have them forgotten: the others go with their inodes.
 
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
@@ -9,14 +16,19 @@ use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
 use glint_telemetry::event;
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Most delegations that a client holds.
 const DELEGATIONS_MAX: usize = 4096;
 /// Delegations used by one of the last changes are not returned: changes that are this part of those that
 /// a client may hold. A change uses two at most, so these are fewer than a client may hold.
 const RECENT_PART: usize = 4;
+/// Names that delegated directories may keep of inodes that are not known, for each inode that may be: a name
+/// takes a quarter of what an inode does, at most.
+const KEPT_NAMES_FACTOR: usize = 2;
 
 impl<T: Transport> Client<T> {
     /// Sends changes, and the data of files that were made with them and closed. Never ends.
@@ -154,7 +166,12 @@ impl<T: Transport> Client<T> {
             let number = state.rare.made().map_or(0, |rare| rare.delegation.end());
             (state.dentries.inodes(), number)
         };
-        for inode in children.into_iter().filter_map(|child| self.cache.find(child)) {
+        let mut unknown = HashSet::new();
+        for child in children {
+            let Some(inode) = self.cache.find(child) else {
+                unknown.insert(child);
+                continue;
+            };
             let mut state = inode.lock();
             let last = state.rare.made().and_then(|rare| rare.delegation.leave_with(directory.ino));
             number = number.max(last.unwrap_or(0));
@@ -162,6 +179,9 @@ impl<T: Transport> Client<T> {
         // The number is asked for again when the servers recall the delegation, and what is known
         // of the entries may be forgotten until then.
         let mut state = directory.lock();
+        if !unknown.is_empty() {
+            state.dentries.doubt_inodes(|ino| unknown.contains(&ino));
+        }
         state.rare.make().delegation.note_change(number);
         state.rare.delegation.last_change()
     }
@@ -182,12 +202,48 @@ impl<T: Transport> Client<T> {
                 self.log.note_delegated(ino);
                 continue;
             }
-            self.return_delegation(&inode).await;
-            // Nobody is given it later, and after a restart its number was not said.
-            let number = u64::MAX;
-            self.locks.returns.put([Return::Bits { ino, bits: Bits::DELEGATION, number }]);
-            self.cache.note_idle(&inode);
+            self.give_delegation_back(&inode).await;
         }
+    }
+
+    /// Returns the delegations of the directories with the most names, if such directories have kept more
+    /// than there may be, however recently they were used: who makes files without end in one of them
+    /// always has.
+    pub(crate) async fn return_largest_delegations(&self) {
+        let max = KEPT_NAMES_FACTOR.saturating_mul(self.inodes_max());
+        if self.cache.kept_names.load(Ordering::Relaxed) <= max {
+            return;
+        }
+        // Names that were removed since, or whose inodes are known again, were counted, too. What is
+        // kept from now on is counted from the beginning, beside no more than half of what may be.
+        self.cache.kept_names.store(0, Ordering::Relaxed);
+        let names_of = |ino| {
+            let inode = self.cache.find(ino)?;
+            let state = inode.lock();
+            let names = state.rare.delegation.is_delegated().then(|| state.dentries.len())?;
+            drop(state);
+            Some((names, inode))
+        };
+        let mut directories: Vec<_> =
+            self.log.delegated().into_iter().filter_map(names_of).collect();
+        directories.sort_unstable_by_key(|(names, directory)| (Reverse(*names), directory.ino));
+        let mut left: usize = directories.iter().map(|(names, _)| names).sum();
+        for (names, directory) in directories {
+            if left <= max / 2 {
+                break;
+            }
+            left -= names;
+            self.give_delegation_back(&directory).await;
+        }
+    }
+
+    /// Returns a delegation that nobody has asked for.
+    async fn give_delegation_back(&self, directory: &Arc<CachedInode>) {
+        self.return_delegation(directory).await;
+        // Nobody is given it later, and after a restart its number was not said.
+        let (ino, number) = (directory.ino, u64::MAX);
+        self.locks.returns.put([Return::Bits { ino, bits: Bits::DELEGATION, number }]);
+        self.cache.note_idle(directory);
     }
 
     /// Changes nothing without asking, until the servers are heard of again. Returns how many

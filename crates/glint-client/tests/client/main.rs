@@ -4,6 +4,7 @@
 
 mod closes;
 mod data_write_back;
+mod delegations;
 mod grants;
 mod lookups;
 mod memory;
