@@ -24,6 +24,7 @@ mod vfs;
 
 pub use calls::scan::{ScannedEntry, ScannedPage};
 pub use client::Client;
+pub use glint_memory::share_heaps;
 pub use kernel::Kernel;
 pub use locks::threads::RunningClient;
 pub use vfs::{

@@ -12,7 +12,7 @@ mod groups;
 mod limits;
 mod supply;
 
-pub use allocator::give_back_free_pages;
+pub use allocator::{give_back_free_pages, share_heaps};
 pub use allowance::{Allowance, CacheLook, steps_that_fit};
 pub use groups::{Hierarchy, controller};
 pub use limits::{MemoryLeft, MemoryLimits};

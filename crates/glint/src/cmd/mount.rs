@@ -200,6 +200,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return daemon::start_mount(&mount_point);
     }
     let start = Instant::now();
+    // Before threads start.
+    glint_client::share_heaps();
     let stop = Stop::listen()?;
     let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let address = crate::identity::address(&args.server)?;
