@@ -30,6 +30,10 @@ pub(super) struct Facts {
     pub(super) is_empty: Option<bool>,
     /// Target of a symbolic link.
     pub(super) target: Option<Vec<u8>>,
+    /// Which patterns of the expression the name of an extended attribute matches.
+    pub(super) xattrs: Option<Vec<bool>>,
+    /// OSTs with objects of a file whose layout alone does not say it.
+    pub(super) osts: Option<Vec<u16>>,
     /// Actions that were taken, by their numbers, and how they ended.
     pub(super) taken: Vec<(usize, bool)>,
     /// How much of what is printed for the file was printed before them.
@@ -41,6 +45,8 @@ pub(super) struct Facts {
 pub(super) enum Missing {
     IsEmpty,
     Target,
+    Xattrs,
+    Osts,
     /// They were asked for, and are not to be had.
     Attributes,
     /// Whether its owner or its group has a name: looking that up has failed.
@@ -90,6 +96,15 @@ impl Entry {
             name.push(b'/');
         }
         name
+    }
+
+    /// Whether the name of an extended attribute matches the pattern with this number.
+    pub(super) fn has_xattr(&self, pattern: usize) -> Result<bool, Missing> {
+        if self.attr()?.has_no_xattrs {
+            return Ok(false);
+        }
+        let matched = self.facts.xattrs.as_ref().ok_or(Missing::Xattrs)?;
+        Ok(matched.get(pattern) == Some(&true))
     }
 
     /// How an action has ended.

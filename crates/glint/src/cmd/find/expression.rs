@@ -2,13 +2,15 @@
 
 use super::action::{self, Action};
 use super::age::{AskedAge, DAY, MINUTE, point_in_time};
+use super::asks::Asks;
+use super::layout::{self, WantedLayout};
 use super::perm::Perm;
 use super::print::Format;
-use super::test::{Comparison, Test, Unit};
+use super::test::{Comparison, Test, Unit, types};
 use crate::cmd::tree::c_library::{Pattern, group_id, user_id};
 use crate::cmd::tree::show::TimeOf;
 use crate::cmd::tree::without_number;
-use glint_proto::{Errno, FileType, Timestamp};
+use glint_proto::{Errno, Timestamp};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -47,6 +49,9 @@ pub(super) enum Expression {
 pub(super) struct FindCall {
     pub(super) expression: Expression,
     pub(super) actions: Vec<Action>,
+    /// Patterns of -xattr.
+    pub(super) xattrs: Vec<Pattern>,
+    pub(super) asks: Asks,
     pub(super) depth_min: usize,
     pub(super) depth_max: usize,
     /// What is in a directory comes before the directory.
@@ -75,6 +80,7 @@ pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<Fi
         now,
         has_action: false,
         actions: Vec::new(),
+        xattrs: Vec::new(),
         prunes: false,
         says_depth: false,
         open: 0,
@@ -102,8 +108,9 @@ pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<Fi
                 .into(),
         );
     }
-    let Parser { actions, depth_min, depth_max, contents_first, .. } = parser;
-    Ok(FindCall { expression, actions, depth_min, depth_max, contents_first })
+    let Parser { actions, xattrs, depth_min, depth_max, contents_first, .. } = parser;
+    let asks = Asks::of(&expression);
+    Ok(FindCall { expression, actions, xattrs, asks, depth_min, depth_max, contents_first })
 }
 
 struct Parser<'a> {
@@ -111,6 +118,7 @@ struct Parser<'a> {
     now: Timestamp,
     has_action: bool,
     actions: Vec<Action>,
+    xattrs: Vec<Pattern>,
     prunes: bool,
     says_depth: bool,
     open: usize,
@@ -226,6 +234,13 @@ impl Parser<'_> {
             "-nouser" => Test::NoUser,
             "-nogroup" => Test::NoGroup,
             "-empty" => Test::Empty,
+            "-layout" => Test::Layout(WantedLayout::parse(&self.text(name)?)?),
+            "-ost" => Test::Ost(layout::osts(&self.text(name)?)?),
+            "-xattr" => {
+                let pattern = self.pattern(name, false)?;
+                self.xattrs.push(pattern);
+                Test::Xattr(self.xattrs.len() - 1)
+            }
             "-true" => Test::Constant(true),
             "-false" => Test::Constant(false),
             "-mtime" => self.aged(name, TimeOf::Data, DAY)?,
@@ -391,24 +406,6 @@ impl Parser<'_> {
     }
 }
 
-fn types(text: &str) -> Result<Vec<FileType>, String> {
-    let one = |letter: &str| match letter {
-        "f" => Ok(FileType::Regular),
-        "d" => Ok(FileType::Directory),
-        "l" => Ok(FileType::Symlink),
-        "p" => Ok(FileType::Fifo),
-        "s" => Ok(FileType::Socket),
-        "b" => Ok(FileType::BlockDevice),
-        "c" => Ok(FileType::CharDevice),
-        _ => Err(format!("-type {text:?}: say one or more of f d l p s b c, with commas between")),
-    };
-    let kinds: Vec<FileType> = text.split(',').map(one).collect::<Result<_, _>>()?;
-    match kinds.iter().enumerate().find(|(at, kind)| kinds[..*at].contains(kind)) {
-        Some(_) => Err(format!("-type {text:?}: says the same type twice")),
-        None => Ok(kinds),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -470,6 +467,10 @@ mod tests {
             ("-user no-such-user", "no user"),
             ("-true file", "paths come before"),
             ("-printf %Q", "%Q"),
+            ("-xattr", "-xattr needs"),
+            ("-layout", "-layout needs"),
+            ("-layout stripes=2", "-layout \"stripes=2\""),
+            ("-ost +1", "-ost \"+1\""),
         ] {
             let said = call(text).unwrap_err();
             assert!(said.contains(told), "{text}: {said}");

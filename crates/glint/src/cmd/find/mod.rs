@@ -2,8 +2,10 @@
 
 mod action;
 mod age;
+mod asks;
 mod entry;
 mod expression;
+mod layout;
 mod ls;
 mod perm;
 mod print;
@@ -46,6 +48,10 @@ Tests (N is exactly N, +N more, -N less):
   -newer -anewer -cnewer FILE
   -newerXY FILE (X and Y: a, c or m)   -newerXt TIME (YYYY-MM-DD, YYYY-MM-DD HH:MM:SS, @SECONDS)
   -user -group NAME   -uid -gid -links -inum N   -nouser -nogroup   -true -false
+  -xattr PATTERN (a name that listxattr(2) shows, such as user.project; not its value)
+  -layout stripe_count=N,stripe_size=N,replicas=N,first_ost=N,osts=N (some of them; what `glint
+  getstripe` shows, N of stripe_size with K or M; of directories what new files get)
+  -ost N,... (files with an object on one of these OSTs, or a copy of one)
 Actions: -print -print0 -printf FORMAT -ls -prune -quit
   -delete (the servers do it; directories when they are empty; not a file that was replaced, or
   changed so that the expression does not hold any more: that is told)
@@ -57,6 +63,7 @@ Examples:
   glint find /mnt/glint -type f -size +1G
   glint find /mnt/glint -name .git -prune -o -mtime -1 -print0
   glint find /mnt/glint/tmp -mtime +30 -delete
+  glint find /mnt/glint -type f -size +1G -layout stripe_count=1 -ost 3
   glint find --json server:5640/project -user alice";
 
 /// Standard output and standard error.

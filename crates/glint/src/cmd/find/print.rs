@@ -60,6 +60,11 @@ impl Format {
         Ok(Format(parts))
     }
 
+    /// Whether targets of symbolic links are printed.
+    pub(super) fn shows_targets(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, Part::Field(Field::Letter(b'l'), _)))
+    }
+
     /// Prints a file.
     pub(super) fn print(
         &self,

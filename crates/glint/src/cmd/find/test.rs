@@ -4,6 +4,7 @@
 use super::age::AskedAge;
 use super::entry::{Entry, Missing};
 use super::expression::Expression;
+use super::layout::{self, WantedLayout};
 use super::perm::Perm;
 use super::print;
 use crate::cmd::tree::Names;
@@ -40,6 +41,11 @@ pub(super) enum Test {
     NoUser,
     NoGroup,
     Empty,
+    Layout(WantedLayout),
+    /// An object of the file is on one of these OSTs.
+    Ost(Vec<u16>),
+    /// An extended attribute has a name that matches the pattern with this number.
+    Xattr(usize),
     Age {
         of: TimeOf,
         age: AskedAge,
@@ -86,7 +92,7 @@ impl Comparison {
         is_number.then(|| digits.parse().ok().map(make)).flatten()
     }
 
-    fn holds(self, number: u64) -> bool {
+    pub(super) fn holds(self, number: u64) -> bool {
         match self {
             Comparison::Exactly(n) => number == n,
             Comparison::More(n) => number > n,
@@ -106,6 +112,25 @@ impl Unit {
             'G' => 1 << 30,
             _ => return None,
         }))
+    }
+}
+
+/// Parses the letters after -type.
+pub(super) fn types(text: &str) -> Result<Vec<FileType>, String> {
+    let one = |letter: &str| match letter {
+        "f" => Ok(FileType::Regular),
+        "d" => Ok(FileType::Directory),
+        "l" => Ok(FileType::Symlink),
+        "p" => Ok(FileType::Fifo),
+        "s" => Ok(FileType::Socket),
+        "b" => Ok(FileType::BlockDevice),
+        "c" => Ok(FileType::CharDevice),
+        _ => Err(format!("-type {text:?}: say one or more of f d l p s b c, with commas between")),
+    };
+    let kinds: Vec<FileType> = text.split(',').map(one).collect::<Result<_, _>>()?;
+    match kinds.iter().enumerate().find(|(at, kind)| kinds[..*at].contains(kind)) {
+        Some(_) => Err(format!("-type {text:?}: says the same type twice")),
+        None => Ok(kinds),
     }
 }
 
@@ -138,6 +163,9 @@ impl Test {
                 Some(FileType::Directory) => entry.facts.is_empty.ok_or(Missing::IsEmpty)?,
                 _ => false,
             },
+            Test::Layout(wanted) => wanted.holds(attr()?),
+            Test::Ost(osts) => layout::is_on(osts, entry)?,
+            Test::Xattr(pattern) => entry.has_xattr(*pattern)?,
             Test::Age { of, age, now } => age.holds(nanos(*now) - nanos(of.of(attr()?))),
             Test::Newer { of, than } => nanos(of.of(attr()?)) > nanos(*than),
         })

@@ -8,6 +8,7 @@
 
 mod delete;
 mod directory;
+mod facts;
 
 use super::action::{self, Action, Gathered};
 use super::entry::{Entry, Facts, Missing, join};
@@ -15,6 +16,7 @@ use super::expression::FindCall;
 use super::test::Applied;
 use crate::cmd::tree::{Names, Searched, Source};
 use directory::Directory;
+use facts::Learnt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::{ScannedEntry, ScannedPage};
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
@@ -164,23 +166,6 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         (outcome.pruned, entry)
     }
 
-    /// Asks for a fact. It is known afterwards, if only as a guess where that failed.
-    async fn ask(&self, entry: &mut Entry, missing: Missing) -> FsResult<()> {
-        match missing {
-            Missing::IsEmpty => {
-                entry.facts.is_empty = Some(false);
-                entry.facts.is_empty = Some(self.is_empty(entry.ino).await?);
-            }
-            Missing::Target => {
-                entry.facts.target = Some(Vec::new());
-                entry.facts.target = Some(self.source.target(entry.ino).await?);
-            }
-            // An expression does without attributes; the others are not asked for.
-            Missing::Attributes | Missing::Name(_) | Missing::Action(_) => {}
-        }
-        Ok(())
-    }
-
     /// Leaves what is printed for a file and was not yet.
     fn print(&self, entry: &mut Entry, outcome: &Applied) {
         let before = std::mem::replace(&mut entry.facts.printed, outcome.printed.len());
@@ -221,18 +206,6 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         }
     }
 
-    async fn is_empty(&self, directory: Ino) -> FsResult<bool> {
-        let mut cookie = 0;
-        loop {
-            let mut pages = self.source.scan(&[(directory, cookie)]).await?;
-            let page = pages.pop().ok_or(Errno::EPROTO)??;
-            match page.next {
-                Some(next) if page.entries.is_empty() => cookie = next,
-                _ => return Ok(page.entries.is_empty()),
-            }
-        }
-    }
-
     /// Takes some of the directories that were found, those found last first.
     fn to_list(&self) -> Vec<ToList> {
         let mut found = self.found.borrow_mut();
@@ -260,12 +233,20 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         let answered: Vec<_> = directories.by_ref().zip(pages.by_ref()).collect();
         // They are listed after what is found now.
         self.found.borrow_mut().extend(directories.rev());
+        let listings: Vec<(&Rc<Directory>, &[ScannedEntry])> = answered
+            .iter()
+            .filter_map(|((directory, _), page)| {
+                Some((directory, &page.as_ref().ok()?.entries[..]))
+            })
+            .collect();
+        let mut learnt = self.learn(&listings).await.into_iter();
         for ((directory, _), page) in answered {
             let (path, start) = directory.path();
             let next = match page {
                 Ok(ScannedPage { entries, next }) => {
                     self.found.borrow_mut().extend(next.map(|next| (directory.clone(), next)));
-                    self.look_at_names(&directory, entries, &path, start).await;
+                    let learnt = learnt.next().unwrap_or_default();
+                    self.look_at_names(&directory, (entries, learnt), &path, start).await;
                     next
                 }
                 Err(error) => {
@@ -290,12 +271,12 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     async fn look_at_names(
         &self,
         directory: &Rc<Directory>,
-        entries: Vec<ScannedEntry>,
+        (entries, mut learnt): (Vec<ScannedEntry>, Learnt),
         path: &[u8],
         start: usize,
     ) {
-        let mut may_search = None;
-        for named in entries {
+        let mut may_search = learnt.may_search;
+        for (at, named) in entries.into_iter().enumerate() {
             if self.quit.get() {
                 return;
             }
@@ -304,7 +285,8 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 None => *may_search.insert(self.may_search(directory, &named.name).await),
             };
             let path = join(path, &named.name);
-            let entry = self.entry(directory, named, may_search, path, start);
+            let mut entry = self.entry(directory, named, may_search, path, start);
+            entry.facts = learnt.take(at);
             self.come_to(entry, Some(directory)).await;
         }
     }

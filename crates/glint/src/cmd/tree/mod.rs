@@ -3,6 +3,7 @@
 mod ahead;
 pub(in crate::cmd) mod c_library;
 mod console;
+mod members;
 mod names;
 mod place;
 mod searched;
@@ -19,10 +20,12 @@ pub(in crate::cmd) use searched::{Class, Searched};
 
 use crate::signals::StopSoon;
 use crate::target::not_reached;
+use futures_util::lock::Mutex;
 use glint_client::{Caller, Client, ScannedPage, Vfs};
-use glint_net::{Cluster, Remote, RemoteOptions};
+use glint_net::{Cluster, MdsSession, Remote, RemoteOptions, Transport};
 use glint_proto::posix::acl::{XATTR_ACCESS, XATTR_DEFAULT};
-use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino};
+use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino, Layout};
+use members::ChainMembers;
 use place::names;
 use std::time::Duration;
 
@@ -56,6 +59,10 @@ pub(in crate::cmd) trait Source {
     async fn follow(&self, directory: Ino, target: &[u8]) -> FsResult<Attr>;
     /// Whether a file has an ACL that its mode does not say, or one for new files in it.
     async fn has_acl(&self, attr: &Attr) -> bool;
+    /// Names of extended attributes, each with a 0 after it.
+    async fn xattr_names(&self, ino: Ino) -> FsResult<Vec<u8>>;
+    /// OSTs that objects of a file with this layout lie on.
+    async fn osts_of(&self, layout: &Layout) -> FsResult<Vec<u16>>;
     /// Removes a name; that of a directory if it is one, which has to be empty.
     async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()>;
 }
@@ -71,6 +78,8 @@ type TreeClient = Client<Cluster<Remote>>;
 pub(in crate::cmd) struct Tree {
     client: TreeClient,
     caller: Caller,
+    /// As the server said it last.
+    chains: Mutex<ChainMembers>,
 }
 
 impl Tree {
@@ -90,7 +99,7 @@ impl Tree {
         };
         // Without locks: nothing is looked at twice. Reading changes no times, as nobody reads data.
         let client = Client::new(cluster, true);
-        Ok(Tree { client, caller: Caller { cred, pid: 0 } })
+        Ok(Tree { client, caller: Caller { cred, pid: 0 }, chains: Mutex::default() })
     }
 
     /// Root of the file system.
@@ -181,6 +190,23 @@ impl Source for Tree {
             value.is_ok_and(|value| !value.is_empty())
         };
         has(XATTR_ACCESS).await || (attr.is_dir() && has(XATTR_DEFAULT).await)
+    }
+
+    async fn xattr_names(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        // Whoever may look a file up may see them, and the walk asks of no other.
+        self.client.listxattr(ino).await
+    }
+
+    async fn osts_of(&self, layout: &Layout) -> FsResult<Vec<u16>> {
+        let mds = self.client.transport().mds();
+        let own = mds.welcome().own_osts;
+        let mut chains = self.chains.lock().await;
+        if let Some(osts) = chains.osts_of(layout, own) {
+            return Ok(osts);
+        }
+        // The first that is asked for, or one that was made meanwhile.
+        *chains = ChainMembers::new(mds.chains().await?);
+        Ok(chains.osts_of(layout, own).unwrap_or_default())
     }
 
     async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()> {

@@ -48,7 +48,7 @@ impl Searched {
 mod tests {
     use super::*;
     use glint_client::ScannedPage;
-    use glint_proto::{FsResult, Timestamp};
+    use glint_proto::{FsResult, Layout, Timestamp};
     use std::cell::Cell;
 
     /// Directories of which one was moved out of sight; counts how often it is asked.
@@ -81,6 +81,14 @@ mod tests {
 
         async fn has_acl(&self, _: &Attr) -> bool {
             false
+        }
+
+        async fn xattr_names(&self, _: Ino) -> FsResult<Vec<u8>> {
+            Err(Errno::EIO)
+        }
+
+        async fn osts_of(&self, _: &Layout) -> FsResult<Vec<u16>> {
+            Err(Errno::EIO)
         }
 
         async fn remove(&self, _: Ino, _: &[u8], _: bool) -> FsResult<()> {

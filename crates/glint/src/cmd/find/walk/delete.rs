@@ -5,7 +5,7 @@
 //! have become another file's. It is looked up right before it is removed. What happens after that look
 //! is as with find(1), which has no look at all.
 
-use super::super::entry::{Entry, Missing};
+use super::super::entry::{Entry, Facts, Missing};
 use super::super::test::Applied;
 use super::{Sink, Walk};
 use crate::cmd::tree::Source;
@@ -90,12 +90,16 @@ impl<S: Source, O: Sink> Walk<'_, S, O> {
     /// before it have been taken, and are not taken again.
     async fn still_holds(&self, entry: &Entry, now: Attr, action: usize) -> Result<bool, Errno> {
         let mut entry = Entry { attr: Ok(now), ..entry.clone() };
-        (entry.facts.is_empty, entry.facts.target) = (None, None);
+        let facts = Facts { is_empty: None, target: None, xattrs: None, osts: None, ..entry.facts };
+        entry.facts = facts;
         loop {
             let applied = self.call.expression.apply(&entry, &self.names, &mut Applied::default());
             match applied {
                 Err(Missing::Action(next)) => return Ok(next == action),
-                Err(missing @ (Missing::IsEmpty | Missing::Target)) => {
+                Err(
+                    missing
+                    @ (Missing::IsEmpty | Missing::Target | Missing::Xattrs | Missing::Osts),
+                ) => {
                     self.ask(&mut entry, missing).await?;
                 }
                 Err(Missing::Name(error)) => return Err(error),
@@ -107,5 +111,6 @@ impl<S: Source, O: Sink> Walk<'_, S, O> {
 
 /// Whether a file is not as it was when it was listed. Reading it, as -exec may have done, is no change.
 fn has_changed(entry: &Entry, now: &Attr) -> bool {
-    entry.attr.as_ref().is_ok_and(|was| (was.mtime, was.ctime) != (now.mtime, now.ctime))
+    let what = |attr: &Attr| (attr.mtime, attr.ctime, attr.layout);
+    entry.attr.as_ref().is_ok_and(|was| what(was) != what(now))
 }

@@ -18,6 +18,8 @@ pub(super) struct Directory {
     pub(super) class: Option<Class>,
     /// Kept for a directory that comes after its contents.
     attr: Option<Box<Attr>>,
+    /// Kept with them: which patterns its extended attributes match.
+    xattrs: Option<Box<[bool]>>,
     /// Its listing, and the directories in it that are not done.
     pending: Cell<usize>,
 }
@@ -29,7 +31,7 @@ impl Directory {
         parent: Option<&Rc<Directory>>,
         contents_first: bool,
     ) -> Option<Directory> {
-        let Entry { path, start, depth, ino, parent: above, attr, .. } = entry;
+        let Entry { path, start, depth, ino, parent: above, attr, facts, .. } = entry;
         let attr = attr.ok()?;
         if let Some(parent) = parent {
             parent.pending.set(parent.pending.get() + 1);
@@ -48,6 +50,7 @@ impl Directory {
             above,
             class: Class::of(&attr),
             attr: contents_first.then(|| Box::new(attr)),
+            xattrs: facts.xattrs.filter(|_| contents_first).map(Vec::into_boxed_slice),
             pending: Cell::new(1),
         })
     }
@@ -86,7 +89,8 @@ impl Directory {
     pub(super) fn entry(&self) -> Option<Entry> {
         let attr = Ok(self.attr.as_deref()?.clone());
         let ((path, start), kind) = (self.path(), Some(FileType::Directory));
-        let facts = Facts::default();
+        let xattrs = self.xattrs.as_deref().map(<[bool]>::to_vec);
+        let facts = Facts { xattrs, ..Facts::default() };
         let (depth, ino, parent) = (self.depth, self.ino, self.above);
         Some(Entry { path, start, depth, ino, parent, kind, attr, facts })
     }

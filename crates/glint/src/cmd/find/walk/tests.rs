@@ -3,7 +3,7 @@
 use super::super::entry::tests::entry;
 use super::super::expression::parse;
 use super::*;
-use glint_proto::Timestamp;
+use glint_proto::{Layout, Timestamp};
 use std::ffi::OsString;
 
 /// A deep tree: each directory has a file `f`, and directories `d` and `e`, of which `e` is empty.
@@ -50,6 +50,14 @@ impl Source for Deep {
 
     async fn has_acl(&self, _: &Attr) -> bool {
         false
+    }
+
+    async fn xattr_names(&self, _: Ino) -> FsResult<Vec<u8>> {
+        Err(Errno::EIO)
+    }
+
+    async fn osts_of(&self, _: &Layout) -> FsResult<Vec<u16>> {
+        Err(Errno::EIO)
     }
 
     async fn remove(&self, _: Ino, _: &[u8], _: bool) -> FsResult<()> {
@@ -208,6 +216,14 @@ impl Source for Changing {
         false
     }
 
+    async fn xattr_names(&self, _: Ino) -> FsResult<Vec<u8>> {
+        Err(Errno::EIO)
+    }
+
+    async fn osts_of(&self, _: &Layout) -> FsResult<Vec<u16>> {
+        Err(Errno::EIO)
+    }
+
     async fn remove(&self, _: Ino, name: &[u8], is_directory: bool) -> FsResult<()> {
         assert_eq!(is_directory, name == b"d");
         self.removed.borrow_mut().push(name.to_vec());
@@ -282,4 +298,115 @@ fn only_the_file_for_which_the_expression_holds_is_deleted() {
     let (removed, errors, failures) = delete("-links 2 -delete");
     assert_eq!(removed, ["link1"]);
     assert!(errors.is_empty() && failures == 0, "{errors:?}");
+}
+
+/// Directories with files, each of which has an attribute named after its inode, or copies on the OST
+/// of that number.
+#[derive(Default)]
+struct Labelled {
+    asked: RefCell<Vec<Ino>>,
+    under_way: Cell<usize>,
+    most: Cell<usize>,
+}
+
+const LABELLED: u64 = 300;
+
+impl Labelled {
+    /// Answers later, so that others are asked for meanwhile.
+    async fn answer(&self, ino: Ino) {
+        self.asked.borrow_mut().push(ino);
+        self.under_way.set(self.under_way.get() + 1);
+        self.most.set(self.most.get().max(self.under_way.get()));
+        futures_lite::future::yield_now().await;
+        self.under_way.set(self.under_way.get() - 1);
+    }
+}
+
+impl Source for Labelled {
+    async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        let named = |ino: u64, mode| {
+            let layout = Layout { replicas: 2, ..Layout::default() };
+            let has_no_xattrs = ino.is_multiple_of(3);
+            let attr = entry(b"", mode).attr.unwrap();
+            let attr = Attr { ino: Ino(ino), layout, has_no_xattrs, ..attr };
+            let name = format!("n{ino}").into_bytes();
+            ScannedEntry { name, ino: Ino(ino), kind: None, attr: Ok(attr) }
+        };
+        // A directory of directories, with one file each.
+        let page = |(ino, _): &(Ino, u64)| {
+            let entries = match ino.0 {
+                2 => (1000..1000 + LABELLED).map(|ino| named(ino, libc::S_IFDIR | 0o755)).collect(),
+                directory => vec![named(directory + 1000, libc::S_IFREG)],
+            };
+            Ok(ScannedPage { entries, next: None })
+        };
+        Ok(directories.iter().map(page).collect())
+    }
+
+    async fn lookup(&self, _: Ino, _: &[u8]) -> FsResult<Attr> {
+        Err(Errno::ENOENT)
+    }
+
+    async fn target(&self, _: Ino) -> FsResult<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+
+    async fn follow(&self, _: Ino, _: &[u8]) -> FsResult<Attr> {
+        Err(Errno::EINVAL)
+    }
+
+    async fn has_acl(&self, _: &Attr) -> bool {
+        false
+    }
+
+    async fn xattr_names(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.answer(ino).await;
+        Ok(format!("user.x\0user.{}\0", ino.0).into_bytes())
+    }
+
+    async fn osts_of(&self, _: &Layout) -> FsResult<Vec<u16>> {
+        self.answer(Ino(0)).await;
+        Ok(vec![3, 5])
+    }
+
+    async fn remove(&self, _: Ino, _: &[u8], _: bool) -> FsResult<()> {
+        Err(Errno::EROFS)
+    }
+}
+
+#[test]
+fn facts_of_many_files_are_asked_for_at_once_and_only_where_they_decide() {
+    let find = |words: &str| {
+        let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+        let call = parse(&words, Timestamp::default(), false).unwrap();
+        let (source, lines) = (Labelled::default(), Lines::default());
+        let attr = Attr { ino: Ino(2), ..entry(b".", libc::S_IFDIR | 0o755).attr.unwrap() };
+        futures_lite::future::block_on(Walk::new(&call, &source, &lines).run(b".", attr, None));
+        let printed = String::from_utf8(lines.0.into_inner()).unwrap();
+        let mut printed: Vec<String> = printed.lines().map(str::to_owned).collect();
+        printed.sort_unstable();
+        let mut asked = source.asked.into_inner();
+        let count = asked.len();
+        asked.sort_unstable();
+        asked.dedup();
+        (printed, count, asked.len(), source.most.get())
+    };
+    let all = 2 * LABELLED as usize;
+    for order in ["", "-depth "] {
+        // One in three has none; each other one is asked for once, for all patterns.
+        let words = format!("{order}( -xattr user.1000 -o -xattr *.2010 -o -xattr user.2011 )");
+        let (printed, count, files, most) = find(&words);
+        assert_eq!(printed, ["./n1000", "./n1011/n2011"], "{words}");
+        assert_eq!((count, files), (all * 2 / 3, all * 2 / 3), "{words}");
+        assert!((8..=64).contains(&most), "{most} requests at once");
+        // Nothing is asked for of what does not need it.
+        let (printed, count, ..) = find(&format!("{order}-type d -name n1000 -xattr user.x"));
+        assert_eq!((printed.len(), count), (1, 1));
+        assert_eq!(find(&format!("{order}-xattr security.* -o -xattr user.")).0.len(), 0);
+    }
+    let (printed, count, _, most) = find("-ost 4,5");
+    assert_eq!((printed.len(), count), (LABELLED as usize, LABELLED as usize));
+    assert!((8..=64).contains(&most), "{most} requests at once");
+    assert_eq!(find("-ost 4").0.len(), 0);
+    assert_eq!(find("-type d -layout replicas=2").0.len(), LABELLED as usize);
 }
