@@ -12,7 +12,7 @@ mod print;
 mod test;
 mod walk;
 
-use super::tree::{NoPlace, Place, Tree, without_number};
+use super::tree::{Console, NoPlace, Place, Tree, without_number};
 use crate::CommandResult;
 use crate::exit_code::USAGE;
 use action::Action;
@@ -20,7 +20,6 @@ use glint_proto::{Errno, Timestamp};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use walk::{Sink, Walk};
@@ -66,16 +65,19 @@ Examples:
   glint find /mnt/glint -type f -size +1G -layout stripe_count=1 -ost 3
   glint find --json server:5640/project -user alice";
 
+/// Exit code if something could not be looked at, or done.
+const FAILED: u8 = 1;
+
 /// Standard output and standard error.
-#[derive(Default)]
 struct Terminal {
-    failed: Cell<bool>,
+    console: Console,
+    /// Files that walks came to.
+    files: Cell<u64>,
 }
 
 impl Terminal {
     fn say(&self, why: &str) {
-        self.note_failure();
-        self.tell(why);
+        self.console.say(FAILED, why);
     }
 
     fn tell_missing(&self, path: &[u8], why: NoPlace) {
@@ -88,7 +90,16 @@ impl Terminal {
 
 impl Sink for Terminal {
     fn print(&self, bytes: &[u8]) {
-        crate::output::write_bytes(bytes);
+        self.console.put(bytes);
+    }
+
+    fn flush(&self) {
+        self.console.flush();
+    }
+
+    fn came_to(&self, files: usize) {
+        self.files.set(self.files.get() + files as u64);
+        self.console.progress(self.files.get());
     }
 
     fn fail(&self, path: &[u8], error: Errno) {
@@ -97,11 +108,11 @@ impl Sink for Terminal {
     }
 
     fn tell(&self, why: &str) {
-        let _ = writeln!(std::io::stderr(), "glint find: {why}");
+        self.console.say(0, why);
     }
 
     fn note_failure(&self) {
-        self.failed.set(true);
+        self.console.note(FAILED);
     }
 }
 
@@ -109,7 +120,7 @@ impl Sink for Terminal {
 pub(crate) fn run(args: Args) -> CommandResult {
     let words = &args.words[expression::count_options(&args.words)..];
     let (starts, words) = words.split_at(expression::count_starts(words));
-    let terminal = Terminal::default();
+    let terminal = Terminal { console: Console::new("find"), files: Cell::new(0) };
     let call = match expression::parse(words, Timestamp::now(), args.json) {
         Ok(call) => call,
         Err(why) => {
@@ -161,5 +172,5 @@ pub(crate) fn run(args: Args) -> CommandResult {
             break;
         }
     }
-    Ok(ExitCode::from(u8::from(terminal.failed.get())))
+    Ok(ExitCode::from(terminal.console.status()))
 }

@@ -28,12 +28,15 @@ use std::rc::Rc;
 const REQUESTS_AT_ONCE: usize = 4;
 /// Directories that a request lists.
 const DIRECTORIES_PER_REQUEST: usize = 64;
-/// Bytes that are kept until they are written.
-const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Where the walk leaves what it found.
 pub(super) trait Sink {
+    /// Takes what is printed, which may be written later.
     fn print(&self, bytes: &[u8]);
+    /// Writes what was printed.
+    fn flush(&self);
+    /// The walk has come to so many files more.
+    fn came_to(&self, files: usize);
     /// Tells why a path could not be looked at.
     fn fail(&self, path: &[u8], error: Errno);
     /// Tells why a command could not be run, or a file not be deleted.
@@ -57,7 +60,6 @@ pub(super) struct Walk<'a, S, O> {
     found: RefCell<Vec<ToList>>,
     searched: Searched,
     names: Names,
-    output: RefCell<Vec<u8>>,
     /// Paths for commands that take many, by the numbers of their actions.
     gathered: RefCell<BTreeMap<usize, Gathered>>,
     /// Files with other names of which -delete has removed one.
@@ -68,9 +70,9 @@ pub(super) struct Walk<'a, S, O> {
 impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     pub(super) fn new(call: &'a FindCall, source: &'a S, sink: &'a O) -> Walk<'a, S, O> {
         let (found, searched, names) = (RefCell::default(), Searched::default(), Names::default());
-        let (output, gathered, quit) = (RefCell::default(), RefCell::default(), Cell::new(false));
-        let removed_links = RefCell::default();
-        Walk { call, source, sink, found, searched, names, output, gathered, removed_links, quit }
+        let (gathered, removed_links) = (RefCell::default(), RefCell::default());
+        let quit = Cell::new(false);
+        Walk { call, source, sink, found, searched, names, gathered, removed_links, quit }
     }
 
     /// Walks over all that is at and below a starting point, which has its name in `parent`. Returns
@@ -96,7 +98,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             }
         }
         drop(requests);
-        self.flush();
+        self.sink.flush();
         let left = std::mem::take(&mut *self.gathered.borrow_mut());
         for (action, paths) in left {
             self.run_with_many(action, paths).await;
@@ -140,7 +142,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             }
             if let Missing::Action(action) = missing {
                 self.print(&mut entry, &outcome);
-                self.flush();
+                self.sink.flush();
                 let ended_well = self.take(&entry, action).await;
                 entry.facts.taken.push((action, ended_well));
                 continue;
@@ -157,9 +159,6 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             self.sink.fail(&entry.path, *error);
         }
         self.print(&mut entry, &outcome);
-        if self.output.borrow().len() >= OUTPUT_BYTES {
-            self.flush();
-        }
         if outcome.quit {
             self.quit.set(true);
         }
@@ -171,7 +170,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         let before = std::mem::replace(&mut entry.facts.printed, outcome.printed.len());
         // Names of users may have changed meanwhile, and be shorter.
         let new = outcome.printed.get(before..).unwrap_or_default();
-        self.output.borrow_mut().extend_from_slice(new);
+        self.sink.print(new);
     }
 
     /// Takes an action; returns whether it ended well.
@@ -246,7 +245,9 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 Ok(ScannedPage { entries, next }) => {
                     self.found.borrow_mut().extend(next.map(|next| (directory.clone(), next)));
                     let learnt = learnt.next().unwrap_or_default();
+                    let files = entries.len();
                     self.look_at_names(&directory, (entries, learnt), &path, start).await;
+                    self.sink.came_to(files);
                     next
                 }
                 Err(error) => {
@@ -323,11 +324,6 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             }
             next = directory.parent();
         }
-    }
-
-    fn flush(&self) {
-        let output = std::mem::take(&mut *self.output.borrow_mut());
-        self.sink.print(&output);
     }
 }
 

@@ -32,9 +32,14 @@ impl Console {
 
     /// Tells of an error that leads to this exit code, or a higher one.
     pub(in crate::cmd) fn say(&self, status: u8, why: &str) {
-        self.status.set(self.status.get().max(status));
+        self.note(status);
         self.clear();
         let _ = writeln!(std::io::stderr(), "glint {}: {why}", self.command);
+    }
+
+    /// Notes what leads to this exit code, or a higher one.
+    pub(in crate::cmd) fn note(&self, status: u8) {
+        self.status.set(self.status.get().max(status));
     }
 
     pub(in crate::cmd) fn status(&self) -> u8 {

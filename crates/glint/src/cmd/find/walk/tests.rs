@@ -74,6 +74,10 @@ impl Sink for Lines {
         self.0.borrow_mut().extend_from_slice(bytes);
     }
 
+    fn flush(&self) {}
+
+    fn came_to(&self, _: usize) {}
+
     fn fail(&self, path: &[u8], error: Errno) {
         panic!("{error}: {path:?}");
     }
@@ -243,6 +247,10 @@ impl Sink for Told {
     fn print(&self, bytes: &[u8]) {
         self.lines.print(bytes);
     }
+
+    fn flush(&self) {}
+
+    fn came_to(&self, _: usize) {}
 
     fn fail(&self, path: &[u8], error: Errno) {
         self.note_failure();
