@@ -9,6 +9,7 @@ mod changing;
 mod du;
 mod find;
 mod ls;
+mod placed;
 mod places;
 
 use std::fs;

@@ -105,7 +105,7 @@ pub(super) struct DuReport {
 
 impl DuReport {
     pub(super) fn new(style: Style) -> DuReport {
-        DuReport { style, console: Console::new("du") }
+        DuReport { style, console: Console::new("du", 1) }
     }
 
     pub(super) fn say(&self, why: &str) {

@@ -120,7 +120,7 @@ impl Sink for Terminal {
 pub(crate) fn run(args: Args) -> CommandResult {
     let words = &args.words[expression::count_options(&args.words)..];
     let (starts, words) = words.split_at(expression::count_starts(words));
-    let terminal = Terminal { console: Console::new("find"), files: Cell::new(0) };
+    let terminal = Terminal { console: Console::new("find", FAILED), files: Cell::new(0) };
     let call = match expression::parse(words, Timestamp::now(), args.json) {
         Ok(call) => call,
         Err(why) => {

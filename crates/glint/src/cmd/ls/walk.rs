@@ -26,7 +26,7 @@ pub(super) struct LsOutput {
 
 impl LsOutput {
     pub(super) fn new(lines: LinePrinter) -> LsOutput {
-        let console = Console::new("ls");
+        let console = Console::new("ls", SERIOUS);
         LsOutput { console, lines, has_headers: true, is_apart: false, files: 0 }
     }
 

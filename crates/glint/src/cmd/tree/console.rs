@@ -14,6 +14,8 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Standard output and standard error of a command.
 pub(in crate::cmd) struct Console {
     command: &'static str,
+    /// Exit code if output cannot be written.
+    unwritten: u8,
     output: RefCell<Vec<u8>>,
     /// Exit code that errors have led to.
     status: Cell<u8>,
@@ -24,10 +26,10 @@ pub(in crate::cmd) struct Console {
 }
 
 impl Console {
-    pub(in crate::cmd) fn new(command: &'static str) -> Console {
+    pub(in crate::cmd) fn new(command: &'static str, unwritten: u8) -> Console {
         let (begun, is_terminal) = (Instant::now(), std::io::stderr().is_terminal());
         let (output, status, shown) = (RefCell::default(), Cell::default(), Cell::default());
-        Console { command, output, status, begun, shown, is_terminal }
+        Console { command, unwritten, output, status, begun, shown, is_terminal }
     }
 
     /// Tells of an error that leads to this exit code, or a higher one.
@@ -56,7 +58,7 @@ impl Console {
     pub(in crate::cmd) fn flush(&self) {
         self.clear();
         let output = std::mem::take(&mut *self.output.borrow_mut());
-        crate::output::write_bytes(&output);
+        crate::output::write_bytes(&output, self.unwritten);
     }
 
     /// Shows how many files the walk came to so far.
