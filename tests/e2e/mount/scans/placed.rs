@@ -235,16 +235,18 @@ fn progress_of_find_is_shown_on_a_terminal_alone() {
     let (_mount, dir) = world.mount(port, "mount", &[]);
     fs::create_dir_all(dir.join("tree/slow")).unwrap();
     fs::write(dir.join("tree/slow/file"), b"").unwrap();
-    let command = format!(
-        "'{}' find '{}' -name file -exec sleep 1.3 ';' -print -o -name slow",
-        glint().get_program().display(),
-        dir.join("tree").display()
-    );
+    // The paths of both may have quotes.
+    let command = r#""$PROGRAM" find "$TREE" -name file -exec sleep 1.3 ';' -print -o -name slow"#;
+    let with_paths = |program: &str| {
+        let mut command = Command::new(program);
+        command.env("PROGRAM", glint().get_program()).env("TREE", dir.join("tree"));
+        command
+    };
     let line = format!("{}/tree/slow/file", dir.display());
-    let quiet = run(Command::new("sh").args(["-c", &command]));
+    let quiet = run(with_paths("sh").args(["-c", command]));
     assert_eq!((quiet.stdout, quiet.stderr.len()), (format!("{line}\n").into_bytes(), 0));
     // Output and errors are on one terminal.
-    let shown = run(Command::new("script").args(["-qec", &command, "/dev/null"]));
+    let shown = run(with_paths("script").args(["-qec", command, "/dev/null"]));
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains(" files, ") && shown.contains(" a second"), "{shown:?}");
     assert!(shown.contains(&format!("{line}\r\n")), "{shown:?}");
