@@ -1,6 +1,7 @@
 //! The runtime of a thread of the data path: one io_uring.
 
 use compio_driver::ProactorBuilder;
+use compio_driver::op::OpCodeFlag;
 use compio_runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
 use std::io;
@@ -27,19 +28,23 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// of io_uring_setup(2)).
 ///
 /// The kernel counts rings as locked memory of their user (RLIMIT_MEMLOCK of getrlimit(2), often 8 MiB),
-/// unless that has CAP_IPC_LOCK, and gives it back some time after the process has ended.
+/// unless that has CAP_IPC_LOCK, and gives it back some time after the process has ended. The driver asks
+/// once, with a ring of its own, what the kernel's rings can do. If there is no memory for that one, it
+/// would leave calls to threads instead, and close sockets under them: so this is asked first.
 pub fn runtime(core: Option<usize>) -> io::Result<Runtime> {
     let begun = Instant::now();
     loop {
         for entries in RING_ENTRIES {
             match with_ring(core, entries) {
-                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {}
+                Err(error)
+                    if [io::ErrorKind::OutOfMemory, io::ErrorKind::Unsupported]
+                        .contains(&error.kind()) => {}
                 built => return built,
             }
         }
         if begun.elapsed() > RELEASED {
-            let why =
-                "no memory for an io_uring: this user has locked as much as it may (ulimit -l)";
+            let why = "no memory for an io_uring: this user has locked as much as it may \
+                       (ulimit -l); or the kernel is older than 5.6";
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
         }
         std::thread::sleep(AGAIN);
@@ -49,7 +54,7 @@ pub fn runtime(core: Option<usize>) -> io::Result<Runtime> {
 fn with_ring(core: Option<usize>, entries: u32) -> io::Result<Runtime> {
     let build = |deferred: bool| {
         let mut proactor = ProactorBuilder::new();
-        proactor.capacity(entries);
+        proactor.capacity(entries).detect_opcode_support(OpCodeFlag::Connect);
         proactor.single_issuer(deferred).defer_taskrun(deferred).taskrun_flag(deferred);
         let mut builder = RuntimeBuilder::new();
         builder.with_proactor(proactor).sync_queue_size(WAKES_MAX);
