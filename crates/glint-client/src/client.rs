@@ -125,6 +125,7 @@ impl<T: Transport> Client<T> {
         if self.log.is_busy() {
             self.flush_before(request).await;
         }
+        asked.is_sent(&self.cache);
         let cred = &caller.cred;
         // No lock comes with a lock of a program, which may be waited for without end.
         let may_grant = self.has_locks() && !matches!(request, MdsRequest::PosixLock(_));
@@ -284,6 +285,12 @@ impl<T: Transport> Client<T> {
             state.rare.delegation.has_no_xattrs()
                 || state.attributes().is_some_and(|attr| attr.has_no_xattrs)
         })
+    }
+
+    /// Whether the attributes of an inode are what this client says: else the servers say something else
+    /// of its size once it is opened to be written.
+    pub(crate) fn decides_attributes(&self, ino: Ino) -> bool {
+        self.cache.find(ino).is_some_and(|inode| inode.lock().rare.delegation.is_exclusive())
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {

@@ -18,14 +18,28 @@ use smallvec::SmallVec;
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) at: Tick,
-    /// Sorted once the answer is here.
+    /// Inodes that it is about.
+    about: SmallVec<[Ino; 2]>,
+    /// Sorted.
     bits: SmallVec<[(Ino, Bits); 4]>,
 }
 
 impl Asked {
     /// A question is about to be sent.
     pub(crate) fn now() -> Asked {
-        Asked { at: Tick::ask(), bits: SmallVec::new() }
+        Asked::about([])
+    }
+
+    /// A question about these inodes is about to be sent.
+    pub(crate) fn about(inos: impl IntoIterator<Item = Ino>) -> Asked {
+        Asked { at: Tick::ask(), about: inos.into_iter().collect(), bits: SmallVec::new() }
+    }
+
+    /// It is sent now: what is held of the inodes that it is about the answer is read under.
+    pub(crate) fn is_sent(&mut self, cache: &Cache) {
+        let held = |ino: &Ino| Some((*ino, cache.find(*ino)?.lock().held()));
+        self.bits.extend(self.about.iter().filter_map(held));
+        self.bits.sort_unstable_by_key(|(ino, _)| *ino);
     }
 
     /// A question whose answer is read under all bits of these.
@@ -67,15 +81,6 @@ impl Drop for InFlightGuard<'_> {
 }
 
 impl Cache {
-    /// A question is about to be sent of inodes some of whose bits are held.
-    pub(crate) fn ask_of(&self, inos: impl IntoIterator<Item = Ino>) -> Asked {
-        let mut asked = Asked::now();
-        let held = |ino| Some((ino, self.find(ino)?.lock().held()));
-        asked.bits.extend(inos.into_iter().filter_map(held));
-        asked.bits.sort_unstable_by_key(|(ino, _)| *ino);
-        asked
-    }
-
     /// A request is about to be sent.
     pub(crate) fn begin_request(&self) -> InFlightGuard<'_> {
         InFlightGuard(self, self.flight.lock().begin())
@@ -94,5 +99,86 @@ impl Cache {
     /// Whether all requests sent before a mark are answered.
     pub(crate) fn is_past(&self, sent_mark: u64) -> bool {
         self.flight.lock().is_past(sent_mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::Valid;
+    use glint_proto::{Attr, Timestamp};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const FILE: Ino = Ino(7);
+
+    /// Both answers are about attributes, the first question is answered last.
+    #[test]
+    fn an_answer_that_a_recall_and_a_new_grant_overtook_is_not_believed() {
+        let cache = Cache::new(Arc::default());
+        let grant = |number| {
+            cache.learn_grants(
+                &[Grant::Bits { ino: FILE, bits: Bits::ALL, number }],
+                cache.generation(),
+            )
+        };
+        let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
+        for by_name in [false, true] {
+            let learn = |size, asked| match by_name {
+                true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), &asked, true),
+                false => cache.learn(of_size(size), &asked),
+            };
+            let first = Asked::under(&[FILE]);
+            let inode = cache.inode(FILE);
+            inode.lock().on_recall(Bits::ALL, 6, 0);
+            let second = Asked::under(&[FILE]);
+            grant(7);
+            assert_eq!(learn(2, second).attr.size, 2);
+            grant(5);
+            let found = learn(1, first);
+            assert_eq!((found.attr.size, found.valid.attr), (2, Valid::FOREVER));
+            assert_eq!(cache.attributes(FILE).map(|found| found.attr.size), Some(2));
+        }
+    }
+
+    /// Two questions of two threads, between which another client makes a name: the first was read
+    /// before that, without a lock, the second brought one with another name.
+    #[test]
+    fn an_answer_that_was_read_without_a_lock_is_not_believed_under_a_later_one() {
+        let cache = Cache::new(Arc::default());
+        let (early, late) = (Asked::now(), Asked::under(&[Ino::ROOT, FILE]));
+        let grants =
+            [Ino::ROOT, FILE].map(|ino| Grant::Bits { ino, bits: Bits::SHARED, number: 1 });
+        cache.learn_grants(&grants, cache.generation());
+        cache.learn_negative(Ino::ROOT, b"free", &late);
+        cache.learn_negative(Ino::ROOT, b"made", &early);
+        assert!(cache.is_free(Ino::ROOT, b"free") && !cache.is_free(Ino::ROOT, b"made"));
+        let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
+        cache.learn_name(Ino::ROOT, b"new", &of_size(2), &late, true);
+        let found = cache.learn_name(Ino::ROOT, b"old", &of_size(1), &early, true);
+        assert_eq!((found.attr.size, found.valid.entry), (2, Duration::ZERO));
+        assert_eq!(cache.child(Ino::ROOT, b"old"), None);
+        cache.learn(of_size(1), &early);
+        assert_eq!(cache.attributes(FILE).map(|found| found.attr.size), Some(2));
+        // Under a lock that was held all the time it is as good as with one.
+        cache.learn_negative(Ino::ROOT, b"free too", &Asked::now());
+        assert!(cache.is_free(Ino::ROOT, b"free too"));
+    }
+
+    #[test]
+    fn an_answer_to_an_update_is_not_believed_under_a_later_lock() {
+        let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
+        let grants = [Grant::Bits { ino: FILE, bits: Bits::SHARED, number: 1 }];
+        for held in [false, true] {
+            let cache = Cache::new(Arc::default());
+            if held {
+                cache.learn_grants(&grants, cache.generation());
+            }
+            let update = cache.begin_update(&[FILE]);
+            cache.learn_grants(&grants, cache.generation());
+            update.learn(&of_size(1));
+            drop(update);
+            assert_eq!(cache.attributes(FILE).is_some(), held);
+        }
     }
 }

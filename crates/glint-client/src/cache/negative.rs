@@ -345,7 +345,7 @@ mod tests {
         {
             let kernel = TestKernel::new(has_epochs);
             let (cache, kernel) = cache_of(&[(b"a", FILE)], kernel);
-            let asked = cache.ask_of([FILE]);
+            let asked = Asked::under(&[FILE]);
             // The rename is made, and another client changes the new name, before the answer is here.
             assert_eq!(names(&cache, FILE), [b"a"]);
             cache.inode(DIRECTORY).lock().dentries.doubt(b"a");
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_name_that_was_moved_is_forgotten_with_its_lock() {
         let (cache, kernel) = cache_of(&[(b"a", FILE), (b"b", OTHER)], TestKernel::default());
-        let asked = cache.ask_of([FILE]);
+        let asked = Asked::under(&[FILE]);
         cache.learn_renamed((DIRECTORY, b"b"), Some(FILE), Some(OTHER), &asked);
         cache.forget_name(DIRECTORY, b"a", Some(FILE), Tick::ask());
         assert_eq!(cache.child(DIRECTORY, b"b"), Some(FILE));

@@ -214,8 +214,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(open) = self.open_locally(caller, ino, flags) {
             return Ok(open);
         }
-        // Who opens to write changes what the servers say of the size.
-        let changes = flags.write || flags.truncate;
+        let changes = flags.truncate || flags.write && !self.decides_attributes(ino);
         let update = if changes { self.begin_update(&[ino]) } else { None };
         let (request, mut asked) = (MdsRequest::Open { ino, flags }, Asked::now());
         match self.ask_to_learn(caller, &request, &mut asked).await? {
@@ -372,7 +371,7 @@ impl<T: Transport> Vfs for Client<T> {
                 rare.delegation.leave();
             }
         }
-        let mut asked = self.cache.ask_of([ino]);
+        let mut asked = Asked::about([ino]);
         let request = MdsRequest::Link { ino, parent, name };
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         let (attr, others) = said_attr(reply)?;

@@ -157,7 +157,7 @@ impl<T: Transport> Client<T> {
             return self.ask(caller, &request).await.map(drop);
         }
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
-        let asked = self.cache.ask_of(known.into_iter().flatten());
+        let mut asked = Asked::about(known.into_iter().flatten());
         let was_free = self.cache.is_free(new_parent, new_name);
         let replaced = match flags.exchange || flags.no_replace {
             true => None,
@@ -173,7 +173,7 @@ impl<T: Transport> Client<T> {
         }
         let update = self.cache.begin_update(&inos);
         self.declare_before_removal(replaced).await;
-        let reply = self.ask(caller, &request).await?;
+        let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         drop(update);
         self.cache.learn_removed(&reply);
         let replaced = removed(&reply);
