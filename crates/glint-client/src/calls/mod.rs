@@ -9,7 +9,7 @@
 //!    the attributes.
 //!
 //! Calls that change attributes are updates from before they ask until they have learned
-//! ([`Client::begin_update`]); others note the [`Tick`] when they ask.
+//! ([`Client::begin_update`]); others note when they ask and what they hold then ([`Asked`]).
 
 mod attributes;
 mod data;
