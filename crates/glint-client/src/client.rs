@@ -176,6 +176,7 @@ impl<T: Transport> Client<T> {
         asked: &mut Asked,
     ) -> FsResult<Attr> {
         let (attr, others) = said_attr(self.ask_to_learn(caller, request, asked).await?)?;
+        asked.keep(self.cache.find(attr.ino));
         self.with_unsent(attr, others).await
     }
 
@@ -285,12 +286,6 @@ impl<T: Transport> Client<T> {
             state.rare.delegation.has_no_xattrs()
                 || state.attributes().is_some_and(|attr| attr.has_no_xattrs)
         })
-    }
-
-    /// Whether the attributes of an inode are what this client says: else the servers say something else
-    /// of its size once it is opened to be written.
-    pub(crate) fn decides_attributes(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|inode| inode.lock().rare.delegation.is_exclusive())
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {

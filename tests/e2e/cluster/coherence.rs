@@ -466,13 +466,25 @@ fn a_name_that_is_made_again_at_once_is_there_for_who_took_it_away() {
                         }
                     });
                 }
-                let again = scope.spawn(|| while File::create_new(&made).is_err() {});
-                match round % 2 {
-                    0 => fs::remove_file(&taken).unwrap(),
-                    _ => fs::rename(&taken, taker.join(format!("{name}.old"))).unwrap(),
-                }
-                again.join().unwrap();
+                let again = scope.spawn(|| {
+                    let begun = Instant::now();
+                    loop {
+                        match File::create_new(&made) {
+                            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                                assert!(begun.elapsed() < Duration::from_secs(60), "never free");
+                            }
+                            made => break made,
+                        }
+                    }
+                });
+                let is_taken = match round % 2 {
+                    0 => fs::remove_file(&taken),
+                    _ => fs::rename(&taken, taker.join(format!("{name}.old"))),
+                };
+                let again = again.join();
                 is_over.store(true, Ordering::Relaxed);
+                is_taken.unwrap();
+                again.unwrap().unwrap();
             });
             let numbers = [&taken, &made].map(|path| fs::metadata(path).map(|meta| meta.ino()));
             assert!(

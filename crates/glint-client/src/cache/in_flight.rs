@@ -8,18 +8,23 @@
 
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;
+use crate::cache::inode::CachedInode;
 use glint_lock::flight::Flight;
 use glint_proto::Ino;
 use glint_proto::lock::{Bits, Grant};
 use glint_wait::Monitor;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// What was asked: when, and the bits under which its answer was read.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Asked {
     pub(crate) at: Tick,
     /// Inodes that it is about.
     about: SmallVec<[Ino; 2]>,
+    /// The inode that the answer is about: it is not forgotten, with the locks that came, before that is
+    /// learned.
+    kept: Option<Arc<CachedInode>>,
     /// Sorted.
     bits: SmallVec<[(Ino, Bits); 4]>,
 }
@@ -32,10 +37,11 @@ impl Asked {
 
     /// A question about these inodes is about to be sent.
     pub(crate) fn about(inos: impl IntoIterator<Item = Ino>) -> Asked {
-        Asked { at: Tick::ask(), about: inos.into_iter().collect(), bits: SmallVec::new() }
+        let (about, bits) = (inos.into_iter().collect(), SmallVec::new());
+        Asked { at: Tick::ask(), about, kept: None, bits }
     }
 
-    /// It is sent now: what is held of the inodes that it is about the answer is read under.
+    /// Notes the bits that are held when it is sent: its answer is read under them.
     pub(crate) fn is_sent(&mut self, cache: &Cache) {
         let held = |ino: &Ino| Some((*ino, cache.find(*ino)?.lock().held()));
         self.bits.extend(self.about.iter().filter_map(held));
@@ -58,6 +64,11 @@ impl Asked {
         });
         self.bits.extend(bits);
         self.bits.sort_unstable_by_key(|(ino, _)| *ino);
+    }
+
+    /// Keeps an inode until the answer is learned.
+    pub(crate) fn keep(&mut self, inode: Option<Arc<CachedInode>>) {
+        self.kept = inode;
     }
 
     /// Whether the answer was read under all of these. They may have been lost since.
@@ -107,7 +118,6 @@ mod tests {
     use super::*;
     use crate::vfs::Valid;
     use glint_proto::{Attr, Timestamp};
-    use std::sync::Arc;
     use std::time::Duration;
 
     const FILE: Ino = Ino(7);

@@ -343,9 +343,14 @@ impl InodeState {
         self.bits.lost_names_since(asked)
     }
 
-    /// A name leads here, under ENTRY.
-    pub(crate) fn add_name(&mut self, parent: Ino, name: &[u8]) {
-        self.names.add(parent, name);
+    /// A name leads here, under ENTRY. Whether it was not known.
+    pub(crate) fn add_name(&mut self, parent: Ino, name: &[u8]) -> bool {
+        self.names.add(parent, name)
+    }
+
+    /// How many names in a directory lead here.
+    pub(crate) fn names_in(&self, parent: Ino) -> usize {
+        self.names.count_in(parent)
     }
 
     /// A name that leads here, under ENTRY.
@@ -447,6 +452,17 @@ impl InodeState {
             self.rare.data.layout().and_then(|layout| self.rare.data.objects(layout, attr.size));
         if let Some(objects) = objects {
             attr.blocks = objects.blocks + self.rare.data.unsent_blocks();
+        }
+    }
+
+    /// It was opened to be written: from now on its objects know its size, whatever older answers say.
+    pub(crate) fn opened_to_write(&mut self) {
+        if self.rare.delegation.is_exclusive() {
+            return;
+        }
+        match self.attributes_mut() {
+            Some(attr) => attr.size_on_ost |= attr.is_file(),
+            None => self.attrs.disturb(),
         }
     }
 

@@ -253,8 +253,21 @@ impl Cache {
             child?
         };
         let inode = self.find(child)?;
+        let may_be_used = |state: &InodeState| {
+            state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(parent)
+        };
         let mut state = inode.lock();
-        if !state.has(Bits::ENTRY) && state.rare.delegation.parent() != Some(parent) {
+        if may_be_used(&state) && state.add_name(parent, name) {
+            // A delegated directory has kept it while the inode was not known, or the recall of the
+            // name is under way: then it is not there any more.
+            drop(state);
+            if directory.lock().child(name) != Some(child) {
+                inode.lock().remove_name(parent, name);
+                return None;
+            }
+            state = inode.lock();
+        }
+        if !may_be_used(&state) {
             return None;
         }
         let attr = state.attributes()?.clone();

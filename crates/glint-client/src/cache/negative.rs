@@ -130,7 +130,7 @@ impl Cache {
         }
         let mut state = inode.lock();
         match state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(parent) {
-            true => state.add_name(parent, name),
+            true => _ = state.add_name(parent, name),
             false => {
                 drop(state);
                 directory.lock().dentries.doubt(name);

@@ -99,7 +99,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.getattr_locally(ino) {
             return Ok(known);
         }
-        let mut asked = Asked::now();
+        let mut asked = Asked::about([ino]);
         let request = MdsRequest::Getattr { ino };
         let attr = self.ask_attr(&Caller::ROOT, &request, &mut asked).await?;
         Ok(self.learn_attr(attr, &asked))
@@ -183,8 +183,7 @@ impl<T: Transport> Vfs for Client<T> {
             MdsReply::Opened { attr, created: false } => {
                 drop(update);
                 // Nobody knew which inode it is: what was known of it is older.
-                let changes = open.write || open.truncate;
-                let update = if changes { self.begin_update(&[attr.ino]) } else { None };
+                let update = if open.truncate { self.begin_update(&[attr.ino]) } else { None };
                 let opened = self.opened(attr, open, &asked).await?;
                 drop(update);
                 let found = self.learn_name(parent, name, opened.attr, &asked, false);
@@ -214,15 +213,11 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(open) = self.open_locally(caller, ino, flags) {
             return Ok(open);
         }
-        let changes = flags.truncate || flags.write && !self.decides_attributes(ino);
-        let update = if changes { self.begin_update(&[ino]) } else { None };
-        let (request, mut asked) = (MdsRequest::Open { ino, flags }, Asked::now());
+        let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
+        let (request, mut asked) = (MdsRequest::Open { ino, flags }, Asked::about([ino]));
         match self.ask_to_learn(caller, &request, &mut asked).await? {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags, &asked).await;
-                if let (Some(update), Ok(open), false) = (&update, &opened, flags.truncate) {
-                    update.learn(&open.attr);
-                }
                 drop(update);
                 if flags.truncate && flags.kill_suidgid {
                     self.forget_mode(ino);
@@ -364,6 +359,11 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
+        let request = MdsRequest::Link { ino, parent, name };
+        if self.log.is_busy() {
+            // What this brings is held before the update begins.
+            self.flush_before(&request).await;
+        }
         let update = self.begin_update(&[ino, parent]);
         if let Some(inode) = self.inode(ino) {
             // The inode will be seen elsewhere.
@@ -372,7 +372,6 @@ impl<T: Transport> Vfs for Client<T> {
             }
         }
         let mut asked = Asked::about([ino]);
-        let request = MdsRequest::Link { ino, parent, name };
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         let (attr, others) = said_attr(reply)?;
         // The name is there, even if the objects cannot be asked.

@@ -67,7 +67,7 @@ impl<T: Transport> Client<T> {
 
     /// Looks an inode of any type up by its number, for who has a file handle.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let mut asked = Asked::now();
+        let mut asked = Asked::about([ino]);
         let request = MdsRequest::Getattr { ino };
         let attr = self.ask_attr(&Caller::ROOT, &request, &mut asked).await?;
         Ok(self.learn_name(ino, b".", attr, &asked, true))

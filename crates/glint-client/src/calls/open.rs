@@ -150,6 +150,8 @@ impl<T: Transport> Client<T> {
     }
 
     async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: &Asked) -> FsResult<Open> {
+        // Until its attributes are learned it is not forgotten.
+        let inode = self.inode(attr.ino);
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }
@@ -158,11 +160,16 @@ impl<T: Transport> Client<T> {
         let handle = self.add_handle(&attr, flags, true);
         if flags.read
             && flags.write
-            && let Some(inode) = self.inode(attr.ino)
+            && let Some(inode) = &inode
         {
-            self.forget_clean_pages(&inode).await;
+            self.forget_clean_pages(inode).await;
         }
         let Found { attr, valid } = self.learn_attr(attr, asked);
+        if flags.write
+            && let Some(inode) = &inode
+        {
+            inode.lock().opened_to_write();
+        }
         Ok(Open { attr, handle, valid, created: false })
     }
 

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 /// What was freed before it is given back at once: inodes that take some MB, and bytes of data.
 const INODES: usize = 8192;
 const BYTES: usize = 4 << 20;
-/// Inodes that were forgotten before it is given back where memory is ample: what takes some 10 MB.
+/// Inodes that were forgotten before it is given back where memory is ample: what takes some 10 MB. Not
+/// more often than that: who needs memory meanwhile waits for it.
 const INODES_AMPLE: usize = 32_768;
+const TIME_AMPLE: Duration = Duration::from_secs(5);
 /// How long less than that may stay with the allocator.
 const TIME: Duration = Duration::from_secs(1);
 
@@ -55,7 +57,8 @@ impl GivenBack {
         self.most.inodes = self.most.inodes.max(held.inodes);
         self.most.bytes = self.most.bytes.max(held.bytes);
         if !keeping.is_less() {
-            let is_due = held.forgotten.wrapping_sub(self.forgotten) >= INODES_AMPLE;
+            let is_due = held.forgotten.wrapping_sub(self.forgotten) >= INODES_AMPLE
+                && now.saturating_duration_since(self.at) >= TIME_AMPLE;
             if is_due {
                 self.note(now, held);
             }
@@ -117,7 +120,8 @@ mod tests {
         let dues = |given_back: &mut GivenBack, forgotten: std::ops::Range<usize>| {
             let due = |forgotten: &usize| {
                 let held = CacheUse { inodes: 100_000, forgotten: *forgotten, bytes: 0 };
-                given_back.is_due(begun, held, &keeping)
+                let now = begun + Duration::from_millis(*forgotten as u64);
+                given_back.is_due(now, held, &keeping)
             };
             forgotten.step_by(1000).filter(due).count()
         };

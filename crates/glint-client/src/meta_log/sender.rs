@@ -5,8 +5,8 @@
 //! Invariants:
 //! - While a directory is delegated all of its names are known, or nothing is changed there without asking:
 //!   so its names stay when their inodes are forgotten.
-//! - When the delegation ends, names of inodes that are not known are forgotten, since nothing else would
-//!   have them forgotten: the others go with their inodes.
+//! - When the delegation ends, names that their inodes do not know, or of inodes that are not known, are
+//!   forgotten, since nothing else would have them forgotten: the others go with their inodes.
 
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
@@ -14,10 +14,10 @@ use crate::meta_log::log::LogBatch;
 use glint_net::{MdsRequests, Transport, host};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Return};
-use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
+use glint_proto::{Cred, Errno, Ino, MdsReply, MdsRequest};
 use glint_telemetry::event;
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -166,13 +166,17 @@ impl<T: Transport> Client<T> {
             let number = state.rare.made().map_or(0, |rare| rare.delegation.end());
             (state.dentries.inodes(), number)
         };
-        let mut unknown = HashSet::new();
-        for child in children {
+        let (mut unknown, mut names) = (HashSet::new(), HashMap::<Ino, usize>::new());
+        children.iter().for_each(|child| *names.entry(*child).or_default() += 1);
+        for (child, count) in names {
             let Some(inode) = self.cache.find(child) else {
                 unknown.insert(child);
                 continue;
             };
             let mut state = inode.lock();
+            if state.names_in(directory.ino) < count {
+                unknown.insert(child);
+            }
             let last = state.rare.made().and_then(|rare| rare.delegation.leave_with(directory.ino));
             number = number.max(last.unwrap_or(0));
         }
@@ -229,7 +233,7 @@ impl<T: Transport> Client<T> {
         directories.sort_unstable_by_key(|(names, directory)| (Reverse(*names), directory.ino));
         let mut left: usize = directories.iter().map(|(names, _)| names).sum();
         for (names, directory) in directories {
-            if left <= max / 2 {
+            if left <= max {
                 break;
             }
             left -= names;

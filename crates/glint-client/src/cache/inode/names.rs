@@ -88,10 +88,10 @@ impl InodeNames {
         }
     }
 
-    /// A name leads to the inode, perhaps among others.
-    pub(crate) fn add(&mut self, parent: Ino, name: &[u8]) {
+    /// A name leads to the inode, perhaps among others. Whether it was not known.
+    pub(crate) fn add(&mut self, parent: Ino, name: &[u8]) -> bool {
         if self.as_slice().iter().any(|(p, n)| *p == parent && **n == *name) {
-            return;
+            return false;
         }
         let name = (parent, name.into());
         *self = match std::mem::take(self) {
@@ -102,6 +102,12 @@ impl InodeNames {
                 InodeNames::Many(names)
             }
         };
+        true
+    }
+
+    /// How many of them are in a directory.
+    pub(crate) fn count_in(&self, parent: Ino) -> usize {
+        self.as_slice().iter().filter(|(p, _)| *p == parent).count()
     }
 
     /// A name leads to the inode, and no other one does.
