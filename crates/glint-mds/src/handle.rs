@@ -158,8 +158,8 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Readdir { ino, cookie, bytes_max, plus } => {
                 self.readdir(context, ino, cookie, bytes_max, plus).await
             }
-            MdsRequest::Scan { ref directories, bytes_max } => {
-                self.scan(context, directories, bytes_max).await
+            MdsRequest::Scan { ref directories, bytes_max, ref filter } => {
+                self.scan(context, directories, bytes_max, filter.as_deref()).await
             }
             MdsRequest::Readlink { ino } => Ok(self.readlink(ino).await?),
             MdsRequest::Getxattr { ino, name } => Ok(self.getxattr(ino, name).await?),

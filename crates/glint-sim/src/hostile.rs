@@ -18,6 +18,7 @@ use glint_proto::limits::OBJECT_READS_MAX;
 use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::message::{Hello, ObjectRead, Reply, Request};
 use glint_proto::oss::OssRequest;
+use glint_proto::posix::ScanFilter;
 use glint_proto::{
     Access, Attr, Capability, ClientId, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
     ObjectAttr, ObjectId, OpenFlags, OstRequest, PosixLock, PosixLockHow, PosixLockMode, Reclaim,
@@ -370,6 +371,10 @@ impl<D: Dice> Hostile<D> {
             26 => MdsRequest::Scan {
                 directories: vec![(ino, self.number()?); self.roll(300)? as usize],
                 bytes_max: self.number()? as u32,
+                filter: match self.flip()? {
+                    true => Some(Box::new(ScanFilter { size: (0, 3), ..ScanFilter::default() })),
+                    false => None,
+                },
             },
             24 => MdsRequest::Batch { epoch: 1, changes: b"\x01\x02\x03" },
             _ => MdsRequest::Readdir { ino, cookie: self.number()?, bytes_max: 4096, plus: true },

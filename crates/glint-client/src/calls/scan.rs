@@ -5,6 +5,7 @@ use crate::vfs::{Caller, Found, Vfs};
 use futures_util::StreamExt;
 use glint_net::Transport;
 use glint_proto::limits::SCAN_BYTES_MAX;
+use glint_proto::posix::ScanFilter;
 use glint_proto::{Attr, DirEntry, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest};
 
 /// Files of a page that are asked about at once: others are changing them.
@@ -40,11 +41,12 @@ impl<T: Transport> Client<T> {
         &self,
         caller: &Caller,
         directories: &[(Ino, u64)],
+        filter: Option<&ScanFilter>,
     ) -> FsResult<Vec<FsResult<ScannedPage>>> {
-        let reply = match self.ask_scan(caller, directories).await {
+        let reply = match self.ask_scan(caller, directories, filter).await {
             // One of them may be gone, or where this client sees nothing: the others are there.
             Err(_) if directories.len() > 1 => {
-                match self.ask_scan(caller, &directories[..1]).await {
+                match self.ask_scan(caller, &directories[..1], filter).await {
                     Err(error) => return Ok(vec![Err(error)]),
                     reply => reply?,
                 }
@@ -75,9 +77,15 @@ impl<T: Transport> Client<T> {
         Ok(scanned)
     }
 
-    async fn ask_scan(&self, caller: &Caller, directories: &[(Ino, u64)]) -> FsResult<MdsReply> {
+    async fn ask_scan(
+        &self,
+        caller: &Caller,
+        directories: &[(Ino, u64)],
+        filter: Option<&ScanFilter>,
+    ) -> FsResult<MdsReply> {
         let (directories, bytes_max) = (directories.to_vec(), SCAN_BYTES_MAX as u32);
-        self.ask(caller, &MdsRequest::Scan { directories, bytes_max }).await
+        let filter = filter.cloned().map(Box::new);
+        self.ask(caller, &MdsRequest::Scan { directories, bytes_max, filter }).await
     }
 
     /// Entries with attributes: those that did not come with the page are asked for.

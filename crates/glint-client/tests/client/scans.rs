@@ -48,7 +48,7 @@ fn a_refused_directory_hides_no_other_one() {
             [2, 3, GONE.0, 4, OUTSIDE.0, 5].map(|ino| (Ino(ino), 0)).to_vec();
         let mut found = Vec::new();
         while !left.is_empty() {
-            let pages = client.scan(&Caller::ROOT, &left).await.unwrap();
+            let pages = client.scan(&Caller::ROOT, &left, None).await.unwrap();
             for page in pages {
                 let (ino, _) = left.remove(0);
                 found.push((ino.0, page.map(|page| page.entries.len())));
@@ -87,7 +87,7 @@ fn a_name_that_others_replace_is_one_file() {
             }
             _ => answer,
         });
-        let mut pages = client.scan(&Caller::ROOT, &[(Ino(2), 0)]).await.unwrap();
+        let mut pages = client.scan(&Caller::ROOT, &[(Ino(2), 0)], None).await.unwrap();
         let entry = pages.remove(0).unwrap().entries.remove(0);
         assert_eq!((entry.ino, entry.kind), (Ino(21), Some(FileType::Directory)));
         assert_eq!(entry.attr.unwrap().ino, Ino(21));

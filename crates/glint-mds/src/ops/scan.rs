@@ -8,8 +8,8 @@ use crate::ops::readdir::Room;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::limits::{SCAN_BYTES_MAX, SCAN_DIRECTORIES_MAX};
-use glint_proto::posix::READ;
-use glint_proto::{Attr, DirPage, Errno, Ino, MdsReply};
+use glint_proto::posix::{EXEC, READ, ScanFilter};
+use glint_proto::{Attr, DirEntry, DirPage, Errno, Ino, MdsReply};
 
 /// Bytes of entries below which no further directory is begun.
 const PAGE_BYTES_MIN: usize = 4096;
@@ -20,6 +20,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         directories: &[(Ino, u64)],
         bytes_max: u32,
+        filter: Option<&ScanFilter>,
     ) -> OpResult {
         if directories.is_empty() || directories.len() > SCAN_DIRECTORIES_MAX {
             return Err(Errno::EINVAL.into());
@@ -31,35 +32,57 @@ impl<K: Kv> Mds<K> {
                 break;
             }
             let room = Room::new(left, true);
-            let page = match self.scan_page(context, *ino, *cookie, &room).await {
-                Ok(page) => Ok(page),
+            let page = match self.scan_page(context, *ino, *cookie, &room, filter).await {
+                Ok((page, used)) => {
+                    left = left.saturating_sub(used);
+                    Ok(page)
+                }
                 Err(Stop::Refused(errno)) => Err(errno),
                 Err(conflict) if pages.is_empty() => return Err(conflict),
                 // It is waited for when the client asks for this directory first.
                 Err(_) => break,
             };
-            left = left.saturating_sub(page.as_ref().map_or(0, |page| room.used(page)));
             pages.push(page);
         }
         Ok(MdsReply::Scanned(pages))
     }
 
-    /// A page of one directory.
+    /// A page of one directory, and the bytes that it counts for: those of all entries that were looked
+    /// at, so that a request costs no more where few of them are wanted.
     async fn scan_page(
         &self,
         context: &Context<'_>,
         ino: Ino,
         cookie: u64,
         room: &Room,
-    ) -> Result<DirPage, Stop> {
+        filter: Option<&ScanFilter>,
+    ) -> Result<(DirPage, usize), Stop> {
         self.look_at_number(context, ino).await?;
         self.look(context, ino)?;
         let directory = self.directory(ino).await?;
         self.permit(&directory, context.cred, READ).await?;
         let mut page = DirPage::default();
         self.add_entries(ino, cookie, room, &mut page).await?;
+        let used = room.used(&page);
+        let mut filter = filter;
+        if filter.is_some() && self.permit(&directory, context.cred, EXEC).await.is_err() {
+            // Who may not search it hears that of each file.
+            filter = None;
+        }
+        if let Some(filter) = filter {
+            keep(&mut page, |entry| filter.wants_name(&entry.name, entry.dirent_type));
+        }
         let is_known = |attr: &Attr| !(attr.is_file() && attr.size_on_ost);
         self.tell_attributes(context, &mut page, |_, attr| is_known(attr)).await?;
-        Ok(page)
+        if let Some(filter) = filter {
+            keep(&mut page, |entry| entry.attr.as_ref().is_none_or(|attr| filter.wants(attr)));
+        }
+        Ok((page, used))
     }
+}
+
+/// Keeps the wanted entries of a page, and the one that the next page begins after.
+fn keep(page: &mut DirPage, wants: impl Fn(&DirEntry) -> bool) {
+    let last = page.entries.last().filter(|_| !page.end).map(|last| last.cookie);
+    page.entries.retain(|entry| last == Some(entry.cookie) || wants(entry));
 }

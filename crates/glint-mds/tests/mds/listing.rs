@@ -6,7 +6,8 @@ use crate::support::{ANN, ROOT, Tree};
 use glint_proto::limits::{
     DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX, SCAN_DIRECTORIES_MAX,
 };
-use glint_proto::{Cred, DirPage, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest};
+use glint_proto::posix::ScanFilter;
+use glint_proto::{Cred, DirPage, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,8 +90,18 @@ fn scan(
     directories: &[(Ino, u64)],
     bytes_max: u32,
 ) -> FsResult<Vec<FsResult<DirPage>>> {
-    let request = MdsRequest::Scan { directories: directories.to_vec(), bytes_max };
-    match tree.ask(cred, &request)? {
+    scan_for(tree, cred, directories, bytes_max, None)
+}
+
+fn scan_for(
+    tree: &Tree,
+    cred: &Cred,
+    directories: &[(Ino, u64)],
+    bytes_max: u32,
+    filter: Option<ScanFilter>,
+) -> FsResult<Vec<FsResult<DirPage>>> {
+    let (directories, filter) = (directories.to_vec(), filter.map(Box::new));
+    match tree.ask(cred, &MdsRequest::Scan { directories, bytes_max, filter })? {
         MdsReply::Scanned(pages) => Ok(pages),
         other => panic!("{other:?}"),
     }
@@ -149,4 +160,59 @@ fn a_scan_is_refused_for_each_directory_by_itself() {
     for count in [0, SCAN_DIRECTORIES_MAX + 1] {
         assert_eq!(scan(&tree, &ANN, &vec![(open, 0); count], 1 << 16), Err(Errno::EINVAL));
     }
+}
+
+/// The names that a scan tells of a directory, and how many requests it takes.
+fn scanned_for(
+    tree: &Tree,
+    cred: &Cred,
+    directory: Ino,
+    filter: &ScanFilter,
+) -> (Vec<String>, u32) {
+    let (mut names, mut cookie, mut requests) = (Vec::new(), 0, 0);
+    loop {
+        requests += 1;
+        let pages = scan_for(tree, cred, &[(directory, cookie)], 1 << 13, Some(filter.clone()));
+        let page = pages.unwrap().remove(0).unwrap();
+        cookie = page.entries.last().map_or(cookie, |last| last.cookie);
+        names.extend(page.entries.into_iter().map(|e| String::from_utf8(e.name).unwrap()));
+        if page.end {
+            names.sort();
+            return (names, requests);
+        }
+    }
+}
+
+#[test]
+fn a_scan_leaves_out_what_is_not_wanted() {
+    let tree = Tree::new();
+    let directory = tree.make(&ROOT, "d", FileType::Directory, 0o755).unwrap().ino;
+    tree.ask(&ROOT, &MdsRequest::Setattr { ino: directory, set: mode(0o777) }).unwrap();
+    for number in 0..500 {
+        let cred = if number % 100 == 7 { &ANN } else { &ROOT };
+        tree.make(cred, &format!("d/f{number}"), FileType::Regular, 0o600).unwrap();
+    }
+    tree.make(&ROOT, "d/sub", FileType::Directory, 0o755).unwrap();
+    let (all, requests) = scanned_for(&tree, &ROOT, directory, &ScanFilter::default());
+    assert_eq!(all.len(), 501);
+    let of_ann = ScanFilter { uid: Some(ANN.uid), ..ScanFilter::default() };
+    let ends = ScanFilter { name_end: b"99".to_vec(), ..ScanFilter::default() };
+    let mut links = ScanFilter::default();
+    links.narrow_types(&[FileType::Symlink]);
+    for (filter, wanted) in [(of_ann, 5), (ends, 5), (links, 0)] {
+        let (names, asked) = scanned_for(&tree, &ROOT, directory, &filter);
+        assert!(names.contains(&"sub".to_owned()), "{filter:?}");
+        // Those that a page ends with come, too. It costs no more than all of them.
+        assert!((wanted + 1..=wanted + requests as usize).contains(&names.len()), "{names:?}");
+        assert_eq!(asked, requests);
+    }
+    // Who may not search a directory hears that of each file.
+    tree.ask(&ROOT, &MdsRequest::Setattr { ino: directory, set: mode(0o744) }).unwrap();
+    let small = ScanFilter { size: (7, 7), ..ScanFilter::default() };
+    assert_eq!(scanned_for(&tree, &ANN, directory, &small).0.len(), 501);
+    assert!(scanned_for(&tree, &ROOT, directory, &small).0.len() < 10);
+}
+
+fn mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
 }

@@ -8,6 +8,7 @@
 pub mod acl;
 mod create;
 mod entries;
+mod filter;
 mod permission;
 mod setattr;
 
@@ -16,6 +17,7 @@ pub use entries::{
     Renaming, entry_added, entry_removed, linked, may_add_entry, may_change_entries, may_link,
     may_rename, may_replace, may_rmdir, may_unlink, renamed,
 };
+pub use filter::ScanFilter;
 pub use permission::{EXEC, READ, WRITE, permit, permit_owner};
 pub use setattr::{Effects, Needs, apply_setattr, kill_set_id, permit_setattr};
 

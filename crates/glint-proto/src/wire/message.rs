@@ -13,6 +13,7 @@ use crate::limits::*;
 use crate::lock::Bits;
 use crate::lock::{DataLock, PosixLock, PosixLockHow, PosixLockMode, Range};
 use crate::op::Op;
+use crate::posix::ScanFilter;
 use crate::{Attr, Capability, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -204,8 +205,9 @@ pub enum MdsRequest<'a> {
     /// that are in nobody's way.
     Prefetch { inos: Vec<Ino> },
     /// Entries of directories with attributes and without `.` and `..`, of each after a cookie, for a
-    /// client that looks at everything once: no locks come with them.
-    Scan { directories: Vec<(Ino, u64)>, bytes_max: u32 },
+    /// client that looks at everything once: no locks come with them. What `filter` does not want may
+    /// be left out, but not the last entry of a page that is not the end.
+    Scan { directories: Vec<(Ino, u64)>, bytes_max: u32, filter: Option<Box<ScanFilter>> },
 }
 
 impl MdsRequest<'_> {

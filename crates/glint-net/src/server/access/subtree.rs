@@ -126,7 +126,7 @@ mod tests {
 
     fn scan(directories: &[u64]) -> MdsRequest<'static> {
         let directories = directories.iter().map(|ino| (Ino(*ino), 7)).collect();
-        MdsRequest::Scan { directories, bytes_max: 1 << 20 }
+        MdsRequest::Scan { directories, bytes_max: 1 << 20, filter: None }
     }
 
     fn decided(request: MdsRequest<'_>) -> FsResult<Admission<'_>> {

@@ -63,7 +63,21 @@ fn requests_to_the_mds() {
         MdsRequest::SwitchLayout { ino, from: LAYOUT, to: MOVED },
         MdsRequest::DropLayout { ino, layout: MOVED },
         MdsRequest::Prefetch { inos: vec![ino, parent] },
-        MdsRequest::Scan { directories: vec![(ino, 3)], bytes_max: 4 },
+        MdsRequest::Scan { directories: vec![(ino, 3)], bytes_max: 4, filter: None },
+        MdsRequest::Scan {
+            directories: vec![(ino, 3)],
+            bytes_max: 4,
+            filter: Some(Box::new(ScanFilter {
+                types: 1,
+                name_begin: b"n".to_vec(),
+                name_end: b"e".to_vec(),
+                size: (2, 3),
+                mtime: (TIME, TIME),
+                ctime: (TIME, TIME),
+                uid: Some(4),
+                gid: None,
+            })),
+        },
     ];
     must_be(
         &requests,
@@ -101,7 +115,8 @@ fn requests_to_the_mds() {
          SwitchLayout 1e011402030401140203048105
          DropLayout 1f01140203048105
          Prefetch 20020102
-         Scan 2101010304",
+         Scan 210101030400
+         Scan 21010103040101016e016502030604060406040604010400",
     );
 }
 

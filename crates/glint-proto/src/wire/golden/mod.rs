@@ -16,6 +16,7 @@ use crate::message::*;
 use crate::oss::{
     Destroy, Heartbeat, ObjectPage, Orders, OssInfo, OssReply, OssRequest, ReplacedOst,
 };
+use crate::posix::ScanFilter;
 use crate::{
     Attr, ClientId, Cred, Errno, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim, SetAttr,
     SetTime, Timestamp,

@@ -39,6 +39,17 @@ impl AskedAge {
         Some(AskedAge { which, nanos, unit })
     }
 
+    /// Ages of which it holds none that is less or more than these, in nanoseconds.
+    pub(super) fn bounds(self) -> (Option<i128>, Option<i128>) {
+        let AskedAge { which, nanos, unit } = self;
+        let youngest = nanos - unit;
+        match which {
+            Ordering::Equal => (Some(youngest), Some(nanos + unit)),
+            Ordering::Greater => (Some(youngest), None),
+            Ordering::Less => (None, Some(nanos + SECOND)),
+        }
+    }
+
     /// Whether it is the age of a file, in nanoseconds, as find(1) counts: a file is N days old for
     /// a day from then on, and N minutes for a minute until then; less than a day gets a second more.
     pub(super) fn holds(self, age: i128) -> bool {

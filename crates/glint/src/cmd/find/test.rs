@@ -173,6 +173,18 @@ impl Test {
 }
 
 impl Expression {
+    /// Whether it says something of a file, and does nothing.
+    pub(super) fn is_pure(&self) -> bool {
+        match self {
+            Expression::Test(_) => true,
+            Expression::Not(inner) => inner.is_pure(),
+            Expression::All(parts) | Expression::Any(parts) | Expression::List(parts) => {
+                parts.iter().all(Expression::is_pure)
+            }
+            _ => false,
+        }
+    }
+
     /// Looks at a file. If a fact is missing, nothing in `outcome` counts but what was printed before an
     /// action that is to be taken.
     pub(super) fn apply(

@@ -9,6 +9,7 @@
 mod delete;
 mod directory;
 mod facts;
+mod filter;
 
 use super::action::{self, Action, Gathered};
 use super::entry::{Entry, Facts, Missing, join};
@@ -19,6 +20,7 @@ use directory::Directory;
 use facts::Learnt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::{ScannedEntry, ScannedPage};
+use glint_proto::posix::ScanFilter;
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
@@ -65,14 +67,16 @@ pub(super) struct Walk<'a, S, O> {
     /// Files with other names of which -delete has removed one.
     removed_links: RefCell<HashSet<Ino>>,
     quit: Cell<bool>,
+    /// What the expression does nothing with, and need not be listed.
+    filter: Option<ScanFilter>,
 }
 
 impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     pub(super) fn new(call: &'a FindCall, source: &'a S, sink: &'a O) -> Walk<'a, S, O> {
         let (found, searched, names) = (RefCell::default(), Searched::default(), Names::default());
         let (gathered, removed_links) = (RefCell::default(), RefCell::default());
-        let quit = Cell::new(false);
-        Walk { call, source, sink, found, searched, names, gathered, removed_links, quit }
+        let (quit, filter) = (Cell::new(false), filter::of(&call.expression));
+        Walk { call, source, sink, found, searched, names, gathered, removed_links, quit, filter }
     }
 
     /// Walks over all that is at and below a starting point, which has its name in `parent`. Returns
@@ -219,7 +223,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     async fn list(&self, directories: Vec<ToList>) -> Listed {
         let asked: Vec<(Ino, u64)> =
             directories.iter().map(|(directory, cookie)| (directory.ino, *cookie)).collect();
-        let pages = match self.source.scan(&asked).await {
+        let pages = match self.source.scan_for(&asked, self.filter.as_ref()).await {
             Ok(pages) => pages,
             Err(error) => asked.iter().map(|_| Err(error)).collect(),
         };

@@ -25,6 +25,18 @@ impl Pattern {
         Some(Pattern { pattern: CString::new(pattern).ok()?, flags })
     }
 
+    /// What every text that matches begins and ends with.
+    pub(in crate::cmd) fn ends(&self) -> (&[u8], &[u8]) {
+        if self.flags != 0 {
+            return (&[], &[]);
+        }
+        let pattern = self.pattern.to_bytes();
+        let is_special = |byte: &u8| b"*?[]\\".contains(byte);
+        let begin = pattern.iter().position(is_special).unwrap_or(pattern.len());
+        let end = pattern.iter().rposition(is_special).map_or(0, |last| last + 1);
+        (&pattern[..begin], &pattern[end..])
+    }
+
     /// Whether all of `text` matches.
     pub(in crate::cmd) fn matches(&self, text: &[u8]) -> bool {
         let Ok(text) = CString::new(text) else { return false };

@@ -23,6 +23,7 @@ use crate::target::not_reached;
 use futures_util::lock::Mutex;
 use glint_client::{Caller, Client, ScannedPage, Vfs};
 use glint_net::{Cluster, MdsSession, Remote, RemoteOptions, Transport};
+use glint_proto::posix::ScanFilter;
 use glint_proto::posix::acl::{XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino, Layout};
 use members::ChainMembers;
@@ -52,6 +53,15 @@ pub(in crate::cmd) trait Source {
     /// Lists directories, each after a cookie: pages of the first of them, at least of one. Whoever
     /// may read a directory is told the attributes, too: the walk finds out whether they may be shown.
     async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>>;
+    /// Lists directories as [`Source::scan`] does; what `filter` does not want may be left out.
+    async fn scan_for(
+        &self,
+        directories: &[(Ino, u64)],
+        filter: Option<&ScanFilter>,
+    ) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        let _ = filter;
+        self.scan(directories).await
+    }
     /// EACCES if the directory must not be searched.
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr>;
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>>;
@@ -164,7 +174,15 @@ impl Tree {
 
 impl Source for Tree {
     async fn scan(&self, directories: &[(Ino, u64)]) -> FsResult<Vec<FsResult<ScannedPage>>> {
-        self.client.scan(&self.caller, directories).await
+        self.scan_for(directories, None).await
+    }
+
+    async fn scan_for(
+        &self,
+        directories: &[(Ino, u64)],
+        filter: Option<&ScanFilter>,
+    ) -> FsResult<Vec<FsResult<ScannedPage>>> {
+        self.client.scan(&self.caller, directories, filter).await
     }
 
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr> {
