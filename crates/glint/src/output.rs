@@ -20,7 +20,9 @@ static LOOK: extern "C" fn() = look;
 extern "C" fn look() {
     // SAFETY: this asks about a number, whether a file is open there or not, and changes nothing. It
     // needs nothing that the runtime has not set up yet.
-    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } >= 0;
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFL) };
+    // The runtime takes what it may not write for written, too.
+    let is_open = flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
     WAS_CLOSED.store(!is_open, Ordering::Relaxed);
 }
 

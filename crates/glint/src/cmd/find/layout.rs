@@ -56,8 +56,8 @@ impl WantedLayout {
             let part = LayoutPart::parse(name).ok_or_else(wrong)?;
             let (sign, digits) = value.split_at(usize::from(value.starts_with(['+', '-'])));
             let number = match part {
+                _ if digits.starts_with(['+', '-']) => None,
                 LayoutPart::StripeSize => crate::size::parse(digits).ok(),
-                _ if digits.starts_with('+') => None,
                 _ => digits.parse().ok(),
             };
             let number = number.ok_or_else(wrong)?;

@@ -23,13 +23,16 @@ pub(in crate::cmd) struct Console {
     /// When progress was shown; `None` if it is not there to be seen.
     shown: Cell<Option<Instant>>,
     is_terminal: bool,
+    /// What was written last is no whole line.
+    is_within_line: Cell<bool>,
 }
 
 impl Console {
     pub(in crate::cmd) fn new(command: &'static str, unwritten: u8) -> Console {
         let (begun, is_terminal) = (Instant::now(), std::io::stderr().is_terminal());
         let (output, status, shown) = (RefCell::default(), Cell::default(), Cell::default());
-        Console { command, unwritten, output, status, begun, shown, is_terminal }
+        let is_within_line = Cell::new(false);
+        Console { command, unwritten, output, status, begun, shown, is_terminal, is_within_line }
     }
 
     /// Tells of an error that leads to this exit code, or a higher one.
@@ -58,6 +61,9 @@ impl Console {
     pub(in crate::cmd) fn flush(&self) {
         self.clear();
         let output = std::mem::take(&mut *self.output.borrow_mut());
+        if let Some(last) = output.last() {
+            self.is_within_line.set(*last != b'\n');
+        }
         crate::output::write_bytes(&output, self.unwritten);
     }
 
@@ -68,7 +74,15 @@ impl Console {
         if !self.is_terminal || taken < QUIET || is_soon {
             return;
         }
-        // Lines that are done come first: both may be on the same terminal.
+        // Lines that are done come first: both may be on the same terminal. One that is not would be
+        // taken away with what is shown after it.
+        let is_within_line = match self.output.borrow().last() {
+            Some(last) => *last != b'\n',
+            None => self.is_within_line.get(),
+        };
+        if is_within_line && std::io::stdout().is_terminal() {
+            return;
+        }
         self.flush();
         let rate = files as f64 / taken.as_secs_f64();
         let _ = write!(std::io::stderr(), "\r\x1b[K{files} files, {rate:.0} a second");
