@@ -9,10 +9,11 @@
 //!   tried again; the pauses grow while nothing changes.
 //! - Every batch here is bounded, whatever a file has: attributes go page by page.
 
+use crate::background::destroyed::OrphanKey;
 use crate::error::errno;
 use crate::service::Mds;
 use crate::store::keys::{self, Orphan};
-use glint_kv::{Batch, Keyspace, Kv};
+use glint_kv::{Batch, Keyspace, Kv, Pair};
 use glint_proto::{Errno, FsResult, Ino, Layout, clock};
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -95,30 +96,11 @@ impl<K: Kv> Mds<K> {
             };
             let Some((last, _)) = found.last() else { break };
             from = [last.as_slice(), &[0]].concat();
-            let (mut destroy, mut destroyed) = (Vec::new(), Vec::new());
-            for (key, value) in &found {
-                let Some(ino) = Ino::from_key(key) else { continue };
-                match Orphan::parse(value) {
-                    Some(Orphan::Open) if self.opens.is_open(ino) => {}
-                    Some(Orphan::Open) => {
-                        // If it has objects, its key now says so and comes next time.
-                        if let Err(errno) = self.forget_unlinked(ino).await {
-                            fails(Some(ino), errno);
-                        }
-                    }
-                    Some(Orphan::Planned(_, client)) if self.is_moving(key, client) => {
-                        self.destroyed.lock().retry.later(clock::now());
-                    }
-                    Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) => {
-                        let mut removed = self.destroyed.lock();
-                        if !removed.has(key) && !removed.keeps(key, clock::now()) {
-                            destroy.push((ino, layout));
-                            destroyed.push((key.clone(), layout));
-                        }
-                    }
-                    None => tracing::error!(%ino, "damaged orphan key; run `glint fsck`"),
-                }
-            }
+            let destroyed = self.take_due(&found, &mut fails).await;
+            let destroy: Vec<(Ino, Layout)> = destroyed
+                .iter()
+                .filter_map(|(key, layout)| Some((Ino::from_key(key)?, *layout)))
+                .collect();
             let Some((first, _)) = destroy.first().copied() else { continue };
             let begun = clock::now();
             match targets.destroy(&destroy).await {
@@ -127,6 +109,48 @@ impl<K: Kv> Mds<K> {
             }
         }
         failures > 0
+    }
+
+    /// Does for the orphans of a page what needs no OST. Returns the keys and layouts of those whose
+    /// objects are to be destroyed.
+    ///
+    /// The page may be out of date. An inode that is gone never comes back, and its key is deleted by
+    /// this task alone, so `Destroy` still holds; everything else is read again under locks.
+    async fn take_due(
+        &self,
+        page: &[Pair],
+        fails: &mut impl FnMut(Option<Ino>, Errno),
+    ) -> Vec<(OrphanKey, Layout)> {
+        let mut due = Vec::new();
+        for (key, value) in page {
+            let Some(ino) = Ino::from_key(key) else { continue };
+            match Orphan::parse(value) {
+                Some(Orphan::Open) if self.opens.is_open(ino) => {}
+                Some(Orphan::Open) => {
+                    // If it has objects, its key now says so and comes next time.
+                    if let Err(errno) = self.forget_unlinked(ino).await {
+                        fails(Some(ino), errno);
+                    }
+                }
+                Some(Orphan::Planned(_, client)) if self.is_moving(key, client) => {
+                    self.destroyed.lock().retry.later(clock::now());
+                }
+                Some(Orphan::Planned(layout, client)) => {
+                    // Its key then says that they are to be destroyed, and comes next time.
+                    if let Err(errno) = self.give_up_plan(key, ino, (layout, client)).await {
+                        fails(Some(ino), errno);
+                    }
+                }
+                Some(Orphan::Destroy(layout)) => {
+                    let mut removed = self.destroyed.lock();
+                    if !removed.has(key) && !removed.keeps(key, clock::now()) {
+                        due.push((key.clone(), layout));
+                    }
+                }
+                None => tracing::error!(%ino, "damaged orphan key; run `glint fsck`"),
+            }
+        }
+        due
     }
 
     /// Deletes the keys of files whose objects are gone for good.
@@ -363,6 +387,40 @@ mod tests {
         assert!(targets.gone.borrow().contains(&files[0]));
         assert_eq!(orphans(&mds), 0);
         clock::simulate(None);
+    }
+
+    /// A walk reads its page first and judges it later.
+    #[test]
+    fn objects_that_became_the_files_after_the_scan_are_kept() {
+        let (mds, targets) = (start(), Stubborn::default());
+        let page = || block_on(mds.kv.scan(Keyspace::Orphan, &[], &[0xff; 9], BATCH)).unwrap();
+        let take_due = |page: &[Pair]| {
+            let mut fails = |ino, errno| panic!("{ino:?}: {errno}");
+            block_on(mds.take_due(page, &mut fails))
+        };
+        let plan = |ino| {
+            let from = block_on(mds.inode(ino)).unwrap().attr.layout;
+            let request = MdsRequest::PlanLayout { ino, layout: from, avoid: Vec::new() };
+            let Ok(MdsReply::Attr(planned)) = ask(&mds, &request) else { panic!("{ino}") };
+            (from, planned.layout)
+        };
+        let moved = make(&mds, b"moved");
+        let (from, to) = plan(moved);
+        let stale = page();
+        ask(&mds, &MdsRequest::SwitchLayout { ino: moved, from, to }).unwrap();
+        assert_eq!(take_due(&stale), []);
+        let key = keys::orphan_objects(moved, to);
+        assert_eq!(block_on(mds.orphan(&key)), Ok(None), "nor at the next walk");
+
+        let given_up = make(&mds, b"given up");
+        let (_, planned) = plan(given_up);
+        // As after a restart.
+        mds.plans.lock().clear();
+        assert_eq!(take_due(&page()), [], "it is only given up");
+        let key = keys::orphan_objects(given_up, planned);
+        assert_eq!(block_on(mds.orphan(&key)), Ok(Some(Orphan::Destroy(planned))));
+        reap(&mds, &targets);
+        assert_eq!(*targets.gone.borrow(), HashSet::from([given_up]));
     }
 
     #[test]

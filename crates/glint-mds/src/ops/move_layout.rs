@@ -13,9 +13,12 @@
 //!   plan gets only what files have.
 //! - Of two layouts of a file the later one has the higher numbers of objects: a plan that another one
 //!   has overtaken is given up.
+//! - Objects that are planned go to the reaper under the locks of the inode, as they become the
+//!   file's: so it never takes those that the file has by then.
 //! - A size that somebody saw in objects that the file had is not believed after the switch.
 
 use crate::error::{OpResult, errno};
+use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use crate::store::keys::{self, Orphan};
 use crate::store::record::InodeRecord;
@@ -230,7 +233,32 @@ impl<K: Kv> Mds<K> {
         Ok(reply)
     }
 
-    async fn orphan(&self, key: &[u8]) -> FsResult<Option<Orphan>> {
+    /// Gives objects that nobody copies to any more to the reaper, for its next walk. The plan was
+    /// read without locks: if a switch has made them the file's since, they stay.
+    pub(crate) async fn give_up_plan(
+        &self,
+        key: &[u8],
+        ino: Ino,
+        (layout, client): (Layout, ClientId),
+    ) -> FsResult<()> {
+        // As a switch takes them. What it has not done yet it finds out of date afterwards.
+        let wanted = [Want::exclusive(Key::Dir(ino)), Want::exclusive(Key::Inode(ino))];
+        let _held = self.locks.acquire(&wanted).await;
+        let planned = self.orphan(key).await? == Some(Orphan::Planned(layout, client));
+        // The client may have begun another session, and have planned the same again.
+        if !planned || self.is_moving(key, client) {
+            self.destroyed.lock().retry.later(clock::now());
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Orphan, key, &Orphan::Destroy(layout).value());
+        self.commit_batch(batch).await?;
+        self.plans.lock().remove(key);
+        self.orphans.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    pub(crate) async fn orphan(&self, key: &[u8]) -> FsResult<Option<Orphan>> {
         let value = self.kv.get(Keyspace::Orphan, key).await.map_err(errno)?;
         Ok(value.and_then(|value| Orphan::parse(value.as_ref())))
     }
