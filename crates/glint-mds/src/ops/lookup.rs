@@ -1,7 +1,9 @@
 //! lookup, getattr, readlink.
 
-use crate::error::OpResult;
+use crate::error::{OpResult, Stop};
+use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
+use crate::store::record::InodeRecord;
 use glint_kv::Kv;
 use glint_proto::limits::NAME_BYTES_MAX;
 use glint_proto::lock::Bits;
@@ -16,11 +18,7 @@ impl<K: Kv> Mds<K> {
         self.look(context, parent)?;
         let directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, EXEC).await?;
-        let mut ino = match name {
-            b"." => Some(parent),
-            b".." => Some(directory.parent),
-            _ => self.find_entry(parent, name).await?.map(|(ino, _)| ino),
-        };
+        let mut ino = self.find_child(&directory, name).await?;
         if let Some(ino) = ino {
             self.look(context, ino)?;
         }
@@ -39,12 +37,45 @@ impl<K: Kv> Mds<K> {
                     // The name leads elsewhere since: no locks, and nothing to cache.
                     self.withhold_bits(context);
                     ino = again;
+                    if let Some(ino) = ino {
+                        self.look(context, ino)?;
+                    }
                 }
             }
         }
-        // An unlink between the two reads is as if it had come before both.
-        let record = self.find_inode(ino.ok_or(Errno::ENOENT)?).await?.ok_or(Errno::ENOENT)?;
+        let record = match self.find_inode(ino.ok_or(Errno::ENOENT)?).await? {
+            Some(record) => record,
+            None => self.lookup_locked(context, parent, name).await?,
+        };
         self.attributes(context, record.attr).await
+    }
+
+    /// Looks up a name whose inode went between the two reads. After an unlink there is no name
+    /// either; but a rename has put another inode in its place, and to a name that was there all the
+    /// time ENOENT is no answer. The locks keep the name as it is, so this cannot happen again.
+    async fn lookup_locked(
+        &self,
+        context: &Context<'_>,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<InodeRecord, Stop> {
+        self.withhold_bits(context);
+        let name_key = Key::Name(parent, self.cookie(name));
+        let wanted = [Want::shared(Key::Dir(parent)), Want::shared(name_key)];
+        let _held = self.locks.acquire(&wanted).await;
+        let directory = self.directory(parent).await?;
+        let ino = self.find_child(&directory, name).await?.ok_or(Errno::ENOENT)?;
+        self.look(context, ino)?;
+        Ok(self.find_inode(ino).await?.ok_or(Errno::ENOENT)?)
+    }
+
+    /// The inode that a name leads to, "." and ".." too.
+    async fn find_child(&self, directory: &InodeRecord, name: &[u8]) -> FsResult<Option<Ino>> {
+        match name {
+            b"." => Ok(Some(directory.attr.ino)),
+            b".." => Ok(Some(directory.parent)),
+            _ => Ok(self.find_entry(directory.attr.ino, name).await?.map(|(ino, _)| ino)),
+        }
     }
 
     pub(crate) async fn getattr(&self, context: &Context<'_>, ino: Ino) -> OpResult {

@@ -8,6 +8,7 @@ mod drain;
 mod listing;
 mod model;
 mod operations;
+mod races;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,141 @@
+//! Operations that run at the same time, each stopped between two reads while another one is made.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use crate::support::{ROOT, make};
+use futures_lite::future::{block_on, poll_once, yield_now};
+use glint_kv::memory::MemoryKv;
+use glint_kv::{Batch, Keyspace, Kv, KvError, Precondition, TransactionId};
+use glint_mds::Mds;
+use glint_proto::{
+    Arrival, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, MetadataService, Timestamp,
+};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+
+/// An engine in memory, one read of which takes its time after it has read.
+#[derive(Default)]
+struct Pausing {
+    kv: MemoryKv,
+    /// The keyspace of that read, and how its key ends.
+    at: Mutex<Option<(Keyspace, Vec<u8>)>>,
+}
+
+impl Pausing {
+    /// Has the next read of such a key pause.
+    fn pause_after(&self, keyspace: Keyspace, key_end: &[u8]) {
+        *self.at.lock().unwrap() = Some((keyspace, key_end.to_vec()));
+    }
+
+    async fn after_read(&self, keyspace: Keyspace, is_read: impl Fn(&[u8]) -> bool) {
+        let pauses = |(at, key): &mut (Keyspace, Vec<u8>)| *at == keyspace && is_read(key);
+        let pause = self.at.lock().unwrap().take_if(pauses);
+        if pause.is_some() {
+            yield_now().await;
+        }
+    }
+}
+
+impl Kv for Pausing {
+    type Value = Vec<u8>;
+
+    async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        let value = self.kv.get(keyspace, key).await;
+        self.after_read(keyspace, |end| key.ends_with(end)).await;
+        value
+    }
+
+    async fn multi_get(
+        &self,
+        keyspace: Keyspace,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Vec<u8>>>, KvError> {
+        let values = self.kv.multi_get(keyspace, keys).await;
+        self.after_read(keyspace, |end| keys.iter().any(|key| key.ends_with(end))).await;
+        values
+    }
+
+    async fn scan_each(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), KvError> {
+        let scanned = self.kv.scan_each(keyspace, from, to, limit, visit).await;
+        self.after_read(keyspace, |key| (from..to).contains(&key)).await;
+        scanned
+    }
+
+    async fn commit(
+        &self,
+        batch: Batch,
+        preconditions: &[Precondition],
+    ) -> Result<TransactionId, KvError> {
+        self.kv.commit(batch, preconditions).await
+    }
+
+    async fn sync(&self) -> Result<(), KvError> {
+        self.kv.sync().await
+    }
+
+    fn durable(&self) -> TransactionId {
+        self.kv.durable()
+    }
+
+    fn accepted(&self) -> TransactionId {
+        self.kv.accepted()
+    }
+}
+
+type Server = Mds<Arc<Pausing>>;
+
+fn start(locks: bool) -> (Arc<Pausing>, Server) {
+    let kv = Arc::<Pausing>::default();
+    (kv.clone(), crate::support::start(kv, 1, locks))
+}
+
+/// Executes a request of the mount of this process.
+async fn ask(mds: &Server, cred: &Cred, request: MdsRequest<'_>) -> FsResult<MdsReply> {
+    let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+    mds.handle(&arrival, cred, &request).await.reply
+}
+
+fn ino_of(reply: FsResult<MdsReply>) -> Ino {
+    match reply {
+        Ok(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => attr.ino,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn make_file(mds: &Server, name: &[u8]) -> Ino {
+    ino_of(block_on(ask(mds, &ROOT, make(Ino::ROOT, name, FileType::Regular, 0o644))))
+}
+
+#[test]
+fn a_name_that_is_replaced_while_it_is_looked_up_is_found() {
+    let (kv, mds) = start(false);
+    let (new, _old) = (make_file(&mds, b"new"), make_file(&mds, b"name"));
+    let look = MdsRequest::Lookup { parent: Ino::ROOT, name: b"name" };
+
+    kv.pause_after(Keyspace::Entry, b"name");
+    let mut looking = pin!(ask(&mds, &ROOT, look.clone()));
+    assert!(block_on(poll_once(&mut looking)).is_none());
+    let rename = MdsRequest::Rename {
+        parent: Ino::ROOT,
+        name: b"new",
+        new_parent: Ino::ROOT,
+        new_name: b"name",
+        flags: Default::default(),
+    };
+    block_on(ask(&mds, &ROOT, rename)).unwrap();
+    assert_eq!(ino_of(block_on(looking)), new);
+
+    kv.pause_after(Keyspace::Entry, b"name");
+    let mut looking = pin!(ask(&mds, &ROOT, look));
+    assert!(block_on(poll_once(&mut looking)).is_none());
+    let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"name" };
+    block_on(ask(&mds, &ROOT, unlink)).unwrap();
+    assert_eq!(block_on(looking), Err(Errno::ENOENT));
+}
