@@ -224,11 +224,15 @@ impl<K: Kv> Mds<K> {
         page: &mut DirPage,
         may_tell: impl Fn(&DirEntry, &Attr) -> bool,
     ) -> FsResult<()> {
-        let inos: Vec<Ino> = page.entries.iter().map(|entry| entry.ino).collect();
+        // Before the attributes are read: what is visible stays so, but a delegation that is returned
+        // after the read would make attributes look true that its holder has changed.
+        let is_visible =
+            |entry: &&mut DirEntry| self.client_locks.is_visible(context.client, entry.ino);
+        let visible: Vec<&mut DirEntry> = page.entries.iter_mut().filter(is_visible).collect();
+        let inos: Vec<Ino> = visible.iter().map(|entry| entry.ino).collect();
         let attributes = self.attributes_of(&inos).await?;
-        for (entry, attr) in page.entries.iter_mut().zip(attributes) {
-            let is_visible = self.client_locks.is_visible(context.client, entry.ino);
-            entry.attr = attr.filter(|attr| is_visible && may_tell(entry, attr));
+        for (entry, attr) in visible.into_iter().zip(attributes) {
+            entry.attr = attr.filter(|attr| may_tell(entry, attr));
         }
         Ok(())
     }

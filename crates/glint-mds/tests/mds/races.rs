@@ -7,8 +7,10 @@ use futures_lite::future::{block_on, poll_once, yield_now};
 use glint_kv::memory::MemoryKv;
 use glint_kv::{Batch, Keyspace, Kv, KvError, Precondition, TransactionId};
 use glint_mds::Mds;
+use glint_proto::lock::{Bits, Return};
 use glint_proto::{
-    Arrival, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, MetadataService, Timestamp,
+    Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest,
+    MetadataService, Owner, RequestId, Session, SetAttr, Timestamp,
 };
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -102,6 +104,24 @@ async fn ask(mds: &Server, cred: &Cred, request: MdsRequest<'_>) -> FsResult<Mds
     mds.handle(&arrival, cred, &request).await.reply
 }
 
+fn connect(mds: &Server, client: u64) -> Arc<Session> {
+    let owner = Owner { certificate: None, secret: client.into() };
+    block_on(mds.connect(ClientId(client), owner, "host", "/mnt")).unwrap().1
+}
+
+/// Executes a request of a client.
+async fn send(
+    mds: &Server,
+    session: &Session,
+    (slot, xid): (u16, u64),
+    request: MdsRequest<'_>,
+) -> Answer<MdsReply> {
+    let id = Some(RequestId { client: session.client(), slot, xid });
+    let now = Timestamp::now();
+    let arrival = Arrival { session: Some(session), id, now, ..Arrival::default() };
+    mds.handle(&arrival, &Cred::ROOT, &request).await
+}
+
 fn ino_of(reply: FsResult<MdsReply>) -> Ino {
     match reply {
         Ok(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => attr.ino,
@@ -138,4 +158,27 @@ fn a_name_that_is_replaced_while_it_is_looked_up_is_found() {
     let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"name" };
     block_on(ask(&mds, &ROOT, unlink)).unwrap();
     assert_eq!(block_on(looking), Err(Errno::ENOENT));
+}
+
+#[test]
+fn attributes_that_another_client_changed_by_itself_are_not_told() {
+    let (kv, mds) = start(true);
+    let [maker, reader] = [1, 2].map(|client| connect(&mds, client));
+    mds.listen(maker.client());
+    let by_maker = |xid, request| block_on(send(&mds, &maker, (0, xid), request)).reply;
+    by_maker(1, MdsRequest::GrantInodes { count: 8, epoch: 3 }).unwrap();
+    let file = ino_of(by_maker(2, make(Ino::ROOT, b"file", FileType::Regular, 0o644)));
+    let directory = ino_of(by_maker(3, make(Ino::ROOT, b"dir", FileType::Directory, 0o755)));
+
+    kv.pause_after(Keyspace::Inode, &file.key());
+    let list = MdsRequest::Readdir { ino: Ino::ROOT, cookie: 0, bytes_max: 1 << 16, plus: true };
+    let mut listing = pin!(send(&mds, &reader, (0, 1), list));
+    assert!(block_on(poll_once(&mut listing)).is_none());
+    let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    by_maker(4, MdsRequest::Setattr { ino: directory, set }).unwrap();
+    let returned = Return::Bits { ino: directory, bits: Bits::ALL, number: u64::MAX };
+    mds.return_locks(maker.client(), &[returned]);
+    let Ok(MdsReply::Dir(page)) = block_on(listing).reply else { panic!("it is listed") };
+    let told = |ino| page.entries.iter().find(|entry| entry.ino == ino).unwrap().attr.clone();
+    assert!(told(file).is_some() && told(directory).is_none(), "{page:?}");
 }
