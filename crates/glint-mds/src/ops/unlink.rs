@@ -60,6 +60,9 @@ impl<K: Kv> Mds<K> {
                         Want::parent(parent),
                         Want::exclusive(Key::Dir(ino)),
                         Want::exclusive(Key::Name(parent, self.cookie(name))),
+                        // An open of it has this lock alone: it comes before, and the directory is
+                        // kept until it is closed, or it finds nothing.
+                        Want::exclusive(Key::Inode(ino)),
                     ],
                 )
                 .await;

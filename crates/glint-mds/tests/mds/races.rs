@@ -10,7 +10,7 @@ use glint_mds::Mds;
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest,
-    MetadataService, Owner, RequestId, Session, SetAttr, Timestamp,
+    MetadataService, OpenFlags, Owner, RequestId, Session, SetAttr, Timestamp,
 };
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -181,4 +181,21 @@ fn attributes_that_another_client_changed_by_itself_are_not_told() {
     let Ok(MdsReply::Dir(page)) = block_on(listing).reply else { panic!("it is listed") };
     let told = |ino| page.entries.iter().find(|entry| entry.ino == ino).unwrap().attr.clone();
     assert!(told(file).is_some() && told(directory).is_none(), "{page:?}");
+}
+
+#[test]
+fn a_directory_is_opened_before_it_goes_or_not_at_all() {
+    let (kv, mds) = start(false);
+    let request = make(Ino::ROOT, b"dir", FileType::Directory, 0o755);
+    let ino = ino_of(block_on(ask(&mds, &ROOT, request)));
+    kv.pause_after(Keyspace::Inode, &ino.key());
+    let flags = OpenFlags { read: true, ..OpenFlags::default() };
+    let mut opening = pin!(ask(&mds, &ROOT, MdsRequest::Open { ino, flags }));
+    assert!(block_on(poll_once(&mut opening)).is_none());
+    let remove = MdsRequest::Rmdir { parent: Ino::ROOT, name: b"dir" };
+    let mut removing = pin!(ask(&mds, &ROOT, remove));
+    assert!(block_on(poll_once(&mut removing)).is_none(), "it waits for the open");
+    block_on(opening).unwrap();
+    block_on(removing).unwrap();
+    assert_eq!(ino_of(block_on(ask(&mds, &ROOT, MdsRequest::Getattr { ino }))), ino, "it is open");
 }
