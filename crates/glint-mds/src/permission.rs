@@ -7,7 +7,7 @@ use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::posix::acl::{Acl, XATTR_ACCESS};
 use glint_proto::posix::{may_change_entries, permit};
-use glint_proto::{Cred, FsResult, Ino};
+use glint_proto::{Attr, Cred, Errno, FsResult, Ino};
 
 impl<K: Kv> Mds<K> {
     /// EACCES unless `cred` may do all of `want` to the inode.
@@ -17,7 +17,7 @@ impl<K: Kv> Mds<K> {
         cred: &Cred,
         want: u32,
     ) -> FsResult<()> {
-        permit(&record.attr, self.acl_for(record, cred).await?.as_ref(), cred, want)
+        self.decide(record, cred, |attr, acl| permit(attr, acl, cred, want)).await
     }
 
     /// ENOENT or EACCES unless `cred` may change entries of the directory.
@@ -26,15 +26,32 @@ impl<K: Kv> Mds<K> {
         directory: &InodeRecord,
         cred: &Cred,
     ) -> FsResult<()> {
-        may_change_entries(&directory.attr, self.acl_for(directory, cred).await?.as_ref(), cred)
+        self.decide(directory, cred, |attr, acl| may_change_entries(attr, acl, cred)).await
     }
 
-    /// The access ACL of an inode, if it has one and `cred` is subject to it.
-    async fn acl_for(&self, record: &InodeRecord, cred: &Cred) -> FsResult<Option<Acl>> {
-        match record.has_acl && !cred.is_superuser() {
-            true => self.acl(record.attr.ino, XATTR_ACCESS).await,
-            false => Ok(None),
+    /// Applies `rule` to an inode's attributes and its access ACL, if it has one and `cred` is
+    /// subject to it.
+    async fn decide(
+        &self,
+        record: &InodeRecord,
+        cred: &Cred,
+        rule: impl Fn(&Attr, Option<&Acl>) -> FsResult<()>,
+    ) -> FsResult<()> {
+        if !record.has_acl || cred.is_superuser() {
+            return rule(&record.attr, None);
         }
+        let ino = record.attr.ino;
+        if let Some(acl) = self.acl(ino, XATTR_ACCESS).await? {
+            return rule(&record.attr, Some(&acl));
+        }
+        // The ACL was removed after the record was read. Its mode has the mask in the place of the
+        // group's bits, and says nothing without the list; that of the newer record does.
+        let record = self.stored_inode(ino).await?.ok_or(Errno::ESTALE)?;
+        let acl = match record.has_acl {
+            true => Some(self.acl(ino, XATTR_ACCESS).await?.ok_or(Errno::EACCES)?),
+            false => None,
+        };
+        rule(&record.attr, acl.as_ref())
     }
 
     /// An ACL attribute of an inode.

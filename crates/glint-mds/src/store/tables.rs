@@ -27,15 +27,20 @@ impl<K: Kv> Mds<K> {
             Ok(record) => return Ok(Some(record)),
             Err(missed) => missed,
         };
+        let record = self.stored_inode(ino).await?;
+        if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
+            self.directories.keep(record, missed);
+        }
+        Ok(record)
+    }
+
+    /// The record of an inode as the engine holds it, which may be newer than what is cached.
+    pub(crate) async fn stored_inode(&self, ino: Ino) -> FsResult<Option<InodeRecord>> {
         let Some(bytes) = self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? else {
             return Ok(None);
         };
-        let record = InodeRecord::decode(ino, bytes.as_ref())
-            .map_err(|source| errno(MdsError::Record { ino, source }))?;
-        if record.attr.is_dir() {
-            self.directories.keep(&record, missed);
-        }
-        Ok(Some(record))
+        let record = InodeRecord::decode(ino, bytes.as_ref());
+        record.map(Some).map_err(|source| errno(MdsError::Record { ino, source }))
     }
 
     /// Attributes of inodes, in their order; `None` for one that is gone or damaged. The inodes of a

@@ -10,7 +10,7 @@ use glint_mds::Mds;
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest,
-    MetadataService, OpenFlags, Owner, RequestId, Session, SetAttr, Timestamp,
+    MetadataService, OpenFlags, Owner, RequestId, Session, SetAttr, Timestamp, XattrFlags,
 };
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -198,4 +198,39 @@ fn a_directory_is_opened_before_it_goes_or_not_at_all() {
     block_on(opening).unwrap();
     block_on(removing).unwrap();
     assert_eq!(ino_of(block_on(ask(&mds, &ROOT, MdsRequest::Getattr { ino }))), ino, "it is open");
+}
+
+#[test]
+fn a_mode_of_a_list_that_is_gone_permits_nothing() {
+    let acl = |entries: &[(u16, u16, u32)]| {
+        let mut bytes = vec![2, 0, 0, 0];
+        for (tag, permissions, id) in entries {
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            bytes.extend_from_slice(&permissions.to_le_bytes());
+            bytes.extend_from_slice(&id.to_le_bytes());
+        }
+        bytes
+    };
+    // The group may do nothing; the mask, which the mode shows instead, would let it in.
+    let named = acl(&[(1, 7, !0), (2, 5, 77), (4, 0, !0), (16, 5, !0), (32, 0, !0)]);
+    for (group, expected) in [(0, Errno::EACCES), (5, Errno::ENOENT)] {
+        let (kv, mds) = start(false);
+        let request = make(Ino::ROOT, b"dir", FileType::Directory, 0o755);
+        let ino = ino_of(block_on(ask(&mds, &ROOT, request)));
+        let set = |mds: &Server, value: &[u8]| {
+            let (name, flags) = (b"system.posix_acl_access".as_slice(), XattrFlags::default());
+            block_on(ask(mds, &ROOT, MdsRequest::Setxattr { ino, name, value, flags })).unwrap();
+        };
+        set(&mds, &named);
+        drop(mds);
+        // Another run has not cached the record.
+        let mds = crate::support::start(kv.clone(), 2, false);
+        let member = Cred { uid: 5, gid: 0, groups: None };
+        kv.pause_after(Keyspace::Inode, &ino.key());
+        let look = MdsRequest::Lookup { parent: ino, name: b"absent" };
+        let mut looking = pin!(ask(&mds, &member, look));
+        assert!(block_on(poll_once(&mut looking)).is_none());
+        set(&mds, &acl(&[(1, 7, !0), (4, group, !0), (32, 0, !0)]));
+        assert_eq!(block_on(looking), Err(expected));
+    }
 }
