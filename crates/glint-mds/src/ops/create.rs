@@ -47,6 +47,7 @@ impl<K: Kv> Mds<K> {
         self.claim(context, parent, Bits::NEGATIVE | Bits::ATTR)?;
         may_add_entry(&directory.attr, is_dir)?;
 
+        let _number = self.lock_given(context).await;
         let mut batch = Batch::new();
         let mut record = self.new_record(context, &directory, &new, &mut batch).await?;
         record.attr.size_on_ost = open.is_some_and(|flags| flags.write);
@@ -99,6 +100,7 @@ impl<K: Kv> Mds<K> {
         let directory = self.directory(parent).await?;
         self.may_change_entries(&directory, context.cred).await?;
         self.need_space(context)?;
+        let _number = self.lock_given(context).await;
         let mut batch = Batch::new();
         let kind = FileType::Regular;
         let new = New { kind, mode, umask, rdev: 0, target: b"" };

@@ -8,6 +8,7 @@
 //! - A client makes inodes only under numbers that were given out and that nobody has.
 
 use crate::error::errno;
+use crate::locking::namespace_locks::{Held, Key, Want};
 use crate::service::Mds;
 use crate::session::context::Context;
 use futures_lite::future::yield_now;
@@ -82,8 +83,17 @@ impl<K: Kv> Mds<K> {
         reply.map(drop)
     }
 
+    /// Takes the lock of the number that a client says its new inode has, until that is committed:
+    /// nobody else names the number, but two batches of a client on two slots may make it at once.
+    /// After the locks of the name.
+    pub(crate) async fn lock_given(&self, context: &Context<'_>) -> Option<Held<'_>> {
+        let (ino, _) = context.given()?;
+        Some(self.locks.acquire(&[Want::exclusive(Key::Inode(ino))]).await)
+    }
+
     /// Whether a client may say that its inode has this number, and is laid out there: nobody has
-    /// the number, and nobody will be given it, and these OSTs exist.
+    /// the number, and nobody will be given it, and these OSTs exist. The number is locked
+    /// ([`Mds::lock_given`]).
     pub(crate) async fn check_given(
         &self,
         context: &Context<'_>,

@@ -7,10 +7,12 @@ use futures_lite::future::{block_on, poll_once, yield_now};
 use glint_kv::memory::MemoryKv;
 use glint_kv::{Batch, Keyspace, Kv, KvError, Precondition, TransactionId};
 use glint_mds::Mds;
+use glint_proto::deferred::Deferred;
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest,
-    MetadataService, OpenFlags, Owner, RequestId, Session, SetAttr, Timestamp, XattrFlags,
+    MetadataService, OpenFlags, Owner, Placement, RequestId, Session, SetAttr, Timestamp,
+    XattrFlags,
 };
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -233,4 +235,33 @@ fn a_mode_of_a_list_that_is_gone_permits_nothing() {
         set(&mds, &acl(&[(1, 7, !0), (4, group, !0), (32, 0, !0)]));
         assert_eq!(block_on(looking), Err(expected));
     }
+}
+
+#[test]
+fn two_batches_of_a_client_make_an_inode_of_one_number_once() {
+    let (kv, mds) = start(true);
+    let maker = connect(&mds, 1);
+    mds.listen(maker.client());
+    let epoch = 3;
+    let numbers = send(&mds, &maker, (0, 1), MdsRequest::GrantInodes { count: 8, epoch });
+    let Ok(MdsReply::Inodes { first, .. }) = block_on(numbers).reply else { panic!("no numbers") };
+    let changes = [b"one".as_slice(), b"other"].map(|name| {
+        let made = Some((Ino(first), Placement { first: 0, osts: 1 }));
+        let request = make(Ino::ROOT, name, FileType::Regular, 0o644);
+        let mut changes = Vec::new();
+        let change = Deferred { uid: 0, gid: 0, time: Timestamp::now(), made, request };
+        change.encode(&mut changes).unwrap();
+        changes
+    });
+    kv.pause_after(Keyspace::Inode, &Ino(first).key());
+    let [one, other] = &changes;
+    let one = MdsRequest::Batch { epoch, changes: one };
+    let other = MdsRequest::Batch { epoch, changes: other };
+    let mut one = pin!(send(&mds, &maker, (0, 2), one));
+    assert!(block_on(poll_once(&mut one)).is_none());
+    let mut other = pin!(send(&mds, &maker, (1, 3), other));
+    assert!(block_on(poll_once(&mut other)).is_none(), "it waits for the first one");
+    let done = |failed| Ok(MdsReply::Batched { done: 1, failed });
+    assert_eq!(block_on(one).reply, done(Vec::new()));
+    assert_eq!(block_on(other).reply, done(vec![(0, Errno::EEXIST)]));
 }
