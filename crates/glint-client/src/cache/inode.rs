@@ -493,8 +493,7 @@ mod tests {
     /// inode takes some 400 bytes.
     #[test]
     fn an_inode_that_was_only_looked_at_is_small() {
-        let counts = size_of::<[usize; 2]>();
-        let bytes = counts + size_of::<CachedInode>();
+        let bytes = size_of::<[usize; 2]>() + size_of::<CachedInode>();
         assert!(bytes <= 296, "{bytes} bytes");
         assert!(!CachedInode::new(Ino(7)).lock().rare.is_made());
     }
