@@ -262,10 +262,15 @@ impl Cache {
             // name is under way: then it is not there any more.
             drop(state);
             if directory.lock().child(name) != Some(child) {
-                inode.lock().remove_name(parent, name);
+                self.take_name(child, parent, name);
                 return None;
             }
             state = inode.lock();
+            if state.add_name(parent, name) {
+                // It was taken meanwhile.
+                state.remove_name(parent, name);
+                return None;
+            }
         }
         if !may_be_used(&state) {
             return None;

@@ -121,7 +121,7 @@ impl Cache {
 
     /// A name does not lead to an inode any more, unless its directory has learned since that it
     /// does.
-    fn take_name(&self, ino: Ino, parent: Ino, name: &[u8]) {
+    pub(super) fn take_name(&self, ino: Ino, parent: Ino, name: &[u8]) {
         let Some(inode) = self.find(ino) else { return };
         inode.lock().remove_name(parent, name);
         let Some(directory) = self.find(parent) else { return };

@@ -14,10 +14,10 @@ use crate::meta_log::log::LogBatch;
 use glint_net::{MdsRequests, Transport, host};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Return};
-use glint_proto::{Cred, Errno, Ino, MdsReply, MdsRequest};
+use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
 use glint_telemetry::event;
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -161,21 +161,23 @@ impl<T: Transport> Client<T> {
     /// Ends a delegation: nothing is changed in the directory without asking any more. Returns the
     /// number of the last change there.
     pub(crate) fn end_delegation(&self, directory: &CachedInode) -> u64 {
-        let (children, mut number) = {
+        let (mut children, mut number) = {
             let mut state = directory.lock();
             let number = state.rare.made().map_or(0, |rare| rare.delegation.end());
             (state.dentries.inodes(), number)
         };
-        let (mut unknown, mut names) = (HashSet::new(), HashMap::<Ino, usize>::new());
-        children.iter().for_each(|child| *names.entry(*child).or_default() += 1);
-        for (child, count) in names {
+        // In their order, so that one seed of the simulation is always the same run.
+        children.sort_unstable();
+        let mut unknown = Vec::new();
+        for names in children.chunk_by(|name, next| name == next) {
+            let child = names[0];
             let Some(inode) = self.cache.find(child) else {
-                unknown.insert(child);
+                unknown.push(child);
                 continue;
             };
             let mut state = inode.lock();
-            if state.names_in(directory.ino) < count {
-                unknown.insert(child);
+            if state.names_in(directory.ino) < names.len() {
+                unknown.push(child);
             }
             let last = state.rare.made().and_then(|rare| rare.delegation.leave_with(directory.ino));
             number = number.max(last.unwrap_or(0));
@@ -184,7 +186,7 @@ impl<T: Transport> Client<T> {
         // of the entries may be forgotten until then.
         let mut state = directory.lock();
         if !unknown.is_empty() {
-            state.dentries.doubt_inodes(|ino| unknown.contains(&ino));
+            state.dentries.doubt_inodes(|ino| unknown.binary_search(&ino).is_ok());
         }
         state.rare.make().delegation.note_change(number);
         state.rare.delegation.last_change()
@@ -218,9 +220,6 @@ impl<T: Transport> Client<T> {
         if self.cache.kept_names.load(Ordering::Relaxed) <= max {
             return;
         }
-        // Names that were removed since, or whose inodes are known again, were counted, too. What is
-        // kept from now on is counted from the beginning, beside no more than half of what may be.
-        self.cache.kept_names.store(0, Ordering::Relaxed);
         let names_of = |ino| {
             let inode = self.cache.find(ino)?;
             let state = inode.lock();
@@ -239,6 +238,9 @@ impl<T: Transport> Client<T> {
             left -= names;
             self.give_delegation_back(&directory).await;
         }
+        // Names that were removed, or whose inodes are known again, were counted, too: as many as may
+        // be left are counted again, but not so many that this is looked at with each name.
+        self.cache.kept_names.store(left.min(max / 2), Ordering::Relaxed);
     }
 
     /// Returns a delegation that nobody has asked for.

@@ -80,10 +80,10 @@ impl Console {
             Some(last) => *last != b'\n',
             None => self.is_within_line.get(),
         };
+        self.flush();
         if is_within_line && std::io::stdout().is_terminal() {
             return;
         }
-        self.flush();
         let rate = files as f64 / taken.as_secs_f64();
         let _ = write!(std::io::stderr(), "\r\x1b[K{files} files, {rate:.0} a second");
         self.shown.set(Some(Instant::now()));

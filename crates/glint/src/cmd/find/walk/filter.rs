@@ -171,7 +171,7 @@ mod tests {
         for words in [
             "-size 1",
             "-type f -size +1M -print -name a",
-            "( -uid 3 -o -uid 4 ) -type l",
+            "( -uid 3 -o -uid 4 ) -gid 1",
             "-true ( -name *.c -mtime +1 ) -exec rm {} ;",
             "-newermt @7",
             "-gid 7 -nouser -ls",
