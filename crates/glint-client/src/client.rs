@@ -267,7 +267,8 @@ impl<T: Transport> Client<T> {
                     "read": count(Counter::FilesPrefetchedRead),
                     "unread_bytes": self.data.prefetched.bytes()});
                 let ahead = count(Counter::BytesReadAhead);
-                let own = json!({"cached_inodes": self.cache.len(), "memory": self.memory_status(),
+                let own = json!({"cached_inodes": self.cache.len(),
+                    "evicted_inodes": count(Counter::InodesEvicted), "memory": self.memory_status(),
                     "unsent_bytes": unsent,
                     "unsent_changes": self.log.len(), "read_ahead_bytes": ahead, "prefetched": prefetched,
                     "write_errors": errors});

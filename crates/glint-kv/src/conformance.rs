@@ -2,7 +2,7 @@
 
 use crate::local::{LocalKv, Options};
 use crate::memory::MemoryKv;
-use crate::{Batch, Keyspace, Kv, KvError, Precondition};
+use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Precondition};
 use futures_lite::future::{block_on, poll_once};
 use std::time::Duration;
 
@@ -208,11 +208,19 @@ fn what_is_read_is_hot_and_what_is_loaded_is_not() {
     let heat = kv.heat().unwrap();
     assert_eq!(heat.ranges(), []);
     // All of it is in the cache now.
-    let misses = kv.cache().unwrap().misses;
+    let CacheUse { misses, evicted, .. } = kv.cache().unwrap();
+    assert_eq!(evicted, 0);
     let keys = now(kv.scan(Keyspace::Inode, &from, &to, usize::MAX)).unwrap();
     now(kv.get(Keyspace::Inode, &keys[3000].0)).unwrap().unwrap();
     assert_eq!(kv.cache().unwrap().misses, misses);
-    let ranges = heat.ranges();
+    // Half of it has no room in a smaller one.
+    let heat_of_all = heat.ranges();
+    drop(kv);
+    let kv = LocalKv::open(dir.path(), OPTIONS).unwrap();
+    now(kv.scan(Keyspace::Inode, &from, &to, usize::MAX)).unwrap();
+    let small = kv.cache().unwrap();
+    assert!(small.size <= small.limit && small.evicted > 1 << 19, "{small:?}");
+    let ranges = heat_of_all;
     assert!(ranges.iter().all(|range| range.table == Keyspace::Inode as u8), "{ranges:?}");
     let ends = (ranges.iter().map(|r| r.first).min(), ranges.iter().map(|r| r.last).max());
     assert!(ends.0 == Some(0) && (KEYS - 1001..KEYS).contains(&ends.1.unwrap()), "{ends:?}");

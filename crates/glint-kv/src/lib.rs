@@ -41,6 +41,8 @@ pub struct CacheUse {
     pub hits: u64,
     /// Blocks that were not, and read.
     pub misses: u64,
+    /// Bytes of blocks that were read and have made room for others since, or found none.
+    pub evicted: u64,
 }
 
 /// Result of [`Kv::load`].

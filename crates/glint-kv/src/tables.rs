@@ -147,15 +147,17 @@ impl Tables {
     /// How the cache of blocks is used.
     pub(crate) fn cache(&self) -> CacheUse {
         let metrics = self.keyspaces.iter().chain([&self.journal]).map(fjall::Keyspace::metrics);
-        let sum = metrics.fold((0, 0), |(hits, misses), one| {
-            (hits + one.block_load_cached_count(), misses + one.block_load_io_count())
-        });
-        CacheUse {
-            limit: self.db.cache_capacity(),
-            size: self.db.cache_size(),
-            hits: sum.0 as u64,
-            misses: sum.1 as u64,
+        let (mut hits, mut misses, mut read) = (0, 0, 0);
+        for one in metrics {
+            hits += one.block_load_cached_count() as u64;
+            misses += one.block_load_io_count() as u64;
+            read += one.block_io();
         }
+        let size = self.db.cache_size();
+        // Blocks are kept as they are read, and each that is read is kept at first. One that two
+        // threads read at once counts twice.
+        let evicted = read.saturating_sub(size);
+        CacheUse { limit: self.db.cache_capacity(), size, hits, misses, evicted }
     }
 
     /// Everything applied to stable storage.

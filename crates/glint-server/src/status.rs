@@ -76,6 +76,7 @@ fn cache_row(cache: CacheUse) -> Value {
         "bytes": cache.size,
         "hits": cache.hits,
         "misses": cache.misses,
+        "evicted_bytes": cache.evicted,
     })
 }
 

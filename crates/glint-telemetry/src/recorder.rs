@@ -52,11 +52,13 @@ pub enum Counter {
     BytesCopied,
     /// Calls of disks that were handed to another thread, because they may wait.
     HandOvers,
+    /// Inodes that a client forgot because it knew more than it may keep.
+    InodesEvicted,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 21] = [
+    pub const ALL: [Counter; 22] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -78,6 +80,7 @@ impl Counter {
         Counter::WriteErrors,
         Counter::BytesCopied,
         Counter::HandOvers,
+        Counter::InodesEvicted,
     ];
 
     /// Lower-case name.
@@ -104,6 +107,7 @@ impl Counter {
             Counter::WriteErrors => "write_errors",
             Counter::BytesCopied => "bytes_copied",
             Counter::HandOvers => "hand_overs",
+            Counter::InodesEvicted => "inodes_evicted",
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::cache::Cache;
 use crate::cache::inode::{CachedInode, InodeEntry};
 use crate::locks::return_queue::ReturnQueue;
 use glint_proto::Ino;
+use glint_telemetry::Counter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -73,6 +74,7 @@ impl Cache {
         self.count.fetch_sub(1, Ordering::Relaxed);
         self.forgotten.fetch_add(1, Ordering::Relaxed);
         drop(shard);
+        glint_telemetry::count(Counter::InodesEvicted, 1);
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let (unused, names) = state.on_forget(ino);

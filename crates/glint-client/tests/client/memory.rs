@@ -157,6 +157,8 @@ fn who_is_not_used_returns_all_locks_in_steps() {
             until("a part of them is forgotten", || known(&client) <= allowed()).await;
         }
         assert_eq!(known(&client), 0);
+        let evicted = status(&client)["client"]["evicted_inodes"].as_u64().unwrap();
+        assert!(evicted >= INODES, "{evicted}");
         until("all locks are returned", || returned(&fake).len() as u64 >= INODES).await;
         // The first call allows all, before anybody has looked again.
         client.note_use();

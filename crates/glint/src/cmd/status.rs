@@ -115,8 +115,9 @@ fn numbers(first: u64, count: u64) -> String {
 fn show_mount(status: &Value) {
     if let Some(client) = status["client"].as_object() {
         crate::say!(
-            "  mount    {} inodes cached, {} not sent, {} errors of writing behind",
+            "  mount    {} inodes cached, {} evicted; {} not sent, {} errors of writing behind",
             client["cached_inodes"],
+            client["evicted_inodes"],
             human_bytes(client["unsent_bytes"].as_u64().unwrap_or(0)),
             client["write_errors"]
         );
@@ -152,9 +153,10 @@ fn show_engine_cache(cache: &Value) {
     let number = |key: &str| cache[key].as_u64().unwrap_or(0);
     let (hits, misses) = (number("hits"), number("misses"));
     crate::say!(
-        "  cache    {} of {} with blocks of tables; {hits} hits, {misses} misses",
+        "  cache    {} of {} with blocks of tables; {hits} hits, {misses} misses, {} evicted",
         human_bytes(number("bytes")),
         human_bytes(limit),
+        human_bytes(number("evicted_bytes")),
     );
 }
 

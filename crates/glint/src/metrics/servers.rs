@@ -42,6 +42,7 @@ fn help(name: &str) -> &'static str {
         "engine_cache_limit_bytes" => "Most bytes of them.",
         "engine_cache_hits" => "Blocks of tables that were wanted and in memory, in this run.",
         "engine_cache_misses" => "Blocks of tables that were wanted and not in memory.",
+        "engine_cache_evicted_bytes" => "Blocks of tables that made room for others.",
         "warm_start_running" => "1 while tables that were read most before the start are loaded.",
         "warm_start_keys" => "Keys of them that were loaded.",
         "warm_start_bytes" => "Bytes of these keys and their values.",
@@ -110,6 +111,7 @@ pub(super) fn text(status: &Value) -> String {
     gauges.add("engine_cache_limit_bytes", "", &cache["limit_bytes"]);
     gauges.add("engine_cache_hits", "", &cache["hits"]);
     gauges.add("engine_cache_misses", "", &cache["misses"]);
+    gauges.add("engine_cache_evicted_bytes", "", &cache["evicted_bytes"]);
     let warm = &status["warm_start"];
     gauges.add("warm_start_running", "", &is_running(warm));
     gauges.add("warm_start_keys", "", &warm["keys"]);
@@ -229,7 +231,9 @@ mod tests {
                 "passed_through": { "above_bytes": 8, "read_bytes": 77, "written_bytes": 78 },
                 "warm_start": { "state": "done", "objects": 57, "bytes": 58 },
             }],
-            "engine_cache": { "bytes": 3, "limit_bytes": 4, "hits": 5, "misses": 6 },
+            "engine_cache": {
+                "bytes": 3, "limit_bytes": 4, "hits": 5, "misses": 6, "evicted_bytes": 9,
+            },
             "warm_start": { "state": "running", "keys": 55, "bytes": 56 },
             "osses": [{
                 "address": "a\"b:1", "first_ost": 1, "osts": 3, "silent_ms": 1500, "given_up": [2],
@@ -262,6 +266,7 @@ mod tests {
             "glint_ost_damaged_objects{ost=\"0\"} 2",
             "glint_ost_passed_written_bytes{ost=\"0\"} 78",
             "glint_engine_cache_misses 6",
+            "glint_engine_cache_evicted_bytes 9",
             "glint_warm_start_running 1",
             "glint_warm_start_keys 55",
             "glint_ost_warm_start_running{ost=\"0\"} 0",
