@@ -5,6 +5,7 @@
 //! the whole expression. (An entry whose type is not that of its inode, which fsck repairs, counts as
 //! what the entry says.)
 
+use super::super::asks::Asks;
 use super::super::expression::Expression;
 use super::super::test::{Comparison, Test, Unit};
 use crate::cmd::tree::show::TimeOf;
@@ -37,12 +38,9 @@ impl Needs {
         match expression {
             Expression::Test(test) => match test {
                 Test::Constant(_) | Test::Name(_) | Test::Path(_) | Test::Type(_) => Needs::Name,
-                Test::NoUser
-                | Test::NoGroup
-                | Test::Target(_)
-                | Test::Xattr(_)
-                | Test::Ost(_)
-                | Test::Empty => Needs::Answer,
+                // The name service.
+                Test::NoUser | Test::NoGroup => Needs::Answer,
+                _ if Asks::of(expression).is_some() => Needs::Answer,
                 _ => Needs::Attributes,
             },
             Expression::Not(inner) => Needs::of(inner),
