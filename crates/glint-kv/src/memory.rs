@@ -20,17 +20,33 @@ struct Contents {
 /// How long a flush waits before it is made.
 pub type FlushTurn = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync>;
 
+/// How long a read waits before it is made; `None`: it is answered at once.
+pub type ReadTurn = Arc<dyn Fn() -> Option<Pin<Box<dyn Future<Output = ()>>>> + Send + Sync>;
+
 /// The engine.
 #[derive(Default)]
 pub struct MemoryKv {
     state: Mutex<Contents>,
     turn: Mutex<Option<FlushTurn>>,
+    read_turn: Mutex<Option<ReadTurn>>,
 }
 
 impl MemoryKv {
     /// From now on each flush waits so long, or none does.
     pub fn wait(&self, turn: Option<FlushTurn>) {
         *self.turn.lock() = turn;
+    }
+
+    /// From now on each read waits so long, or none does.
+    pub fn wait_to_read(&self, turn: Option<ReadTurn>) {
+        *self.read_turn.lock() = turn;
+    }
+
+    async fn read_turn(&self) {
+        let turn = self.read_turn.lock().as_ref().and_then(|turn| turn());
+        if let Some(turn) = turn {
+            turn.await;
+        }
     }
 
     /// Forgets every transaction that was not synced.
@@ -45,6 +61,7 @@ impl Kv for MemoryKv {
     type Value = Vec<u8>;
 
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        self.read_turn().await;
         Ok(self.state.lock().accepted.get(&(keyspace, key.to_vec())).cloned())
     }
 
@@ -53,6 +70,7 @@ impl Kv for MemoryKv {
         keyspace: Keyspace,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Vec<u8>>>, KvError> {
+        self.read_turn().await;
         let state = self.state.lock();
         Ok(keys.iter().map(|key| state.accepted.get(&(keyspace, key.to_vec())).cloned()).collect())
     }
@@ -68,6 +86,7 @@ impl Kv for MemoryKv {
         if from >= to {
             return Ok(());
         }
+        self.read_turn().await;
         let state = self.state.lock();
         let range = (keyspace, from.to_vec())..(keyspace, to.to_vec());
         let found = state.accepted.range(range).take(limit);

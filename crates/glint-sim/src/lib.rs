@@ -5,7 +5,7 @@
 //! scheduler, the MDS, the OSTs, the servers that are made of them and how they are one cluster (joining,
 //! heartbeats, orders, fences). Only what touches a machine is simulated: the network, which delays,
 //! repeats and reorders requests and breaks connections anywhere; time; the engine of the MDS, which
-//! keeps what was synced; the disks of OSTs, which keep at least that, and fail, fill up and stand
+//! keeps what was synced, and makes some reads wait; the disks of OSTs, which keep at least that, and fail, fill up and stand
 //! still. Processes are killed and power is lost at any point.
 //!
 //! The oracle: every call returns what it must, once, whatever happens in between; what the

@@ -194,6 +194,7 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
 
 /// Checks the disks at the end, but for objects of these files, or of `any` that is not there.
 pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
+    hosts.engine.wait_to_read(None);
     let report = futures_lite::future::block_on(glint_mds::check(&hosts.engine, false));
     let report = report.map_err(text)?;
     if let Some(finding) = report.findings.first() {

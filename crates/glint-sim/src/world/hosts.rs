@@ -7,7 +7,7 @@ use crate::world::executor::{Executor, Machine};
 use crate::world::records::MemoryRecords;
 use futures_lite::future::block_on;
 use glint_kv::Kv;
-use glint_kv::memory::{FlushTurn, MemoryKv};
+use glint_kv::memory::{FlushTurn, MemoryKv, ReadTurn};
 use glint_net::host::Pipe;
 use glint_net::{Address, Service, SimulatedServer, host};
 use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
@@ -30,6 +30,9 @@ pub(super) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const SLOW_US_MAX: u64 = 3_000;
 /// Flushes of the engine take less.
 const FLUSH_US_MAX: u64 = 5_000;
+/// Of so many reads of the engine one waits for its disk, for less than this.
+const READS_TO_ONE_THAT_WAITS: u64 = 8;
+const READ_US_MAX: u64 = 5_000;
 /// Objects that a store keeps open: few, so that it closes some.
 const OPEN_FILES: usize = 4;
 /// UUID of the file system.
@@ -227,11 +230,13 @@ impl Hosts {
             };
             // A server begins with what it found on stable storage.
             self.engine.wait(None);
+            self.engine.wait_to_read(None);
             let found = block_on(self.engine.sync());
             found.unwrap_or_else(|error| panic!("starting the engine: {error}"));
             let server = MdsServer::start(self.engine.clone(), osts, records, settings, drawn);
             let server = block_on(server);
             self.engine.wait(Some(flushes(draw())));
+            self.engine.wait_to_read(Some(reads(draw())));
             let server = Arc::new(server.unwrap_or_else(|error| panic!("the MDS: {error}")));
             self.spawn_mds(&server);
             Process::Mds(server)
@@ -407,6 +412,18 @@ fn flushes(seed: u64) -> FlushTurn {
     Arc::new(move || {
         let time = Duration::from_micros(dice.lock().u64(0..FLUSH_US_MAX));
         Box::pin(host::sleep(time))
+    })
+}
+
+/// How long reads of the engine take: most find what they want in memory.
+fn reads(seed: u64) -> ReadTurn {
+    let dice = Mutex::new(fastrand::Rng::with_seed(seed));
+    Arc::new(move || {
+        let mut dice = dice.lock();
+        if dice.u64(0..READS_TO_ONE_THAT_WAITS) > 0 {
+            return None;
+        }
+        Some(Box::pin(host::sleep(Duration::from_micros(dice.u64(0..READ_US_MAX)))))
     })
 }
 
