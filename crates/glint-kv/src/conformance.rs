@@ -4,10 +4,19 @@ use crate::local::{LocalKv, Options};
 use crate::memory::MemoryKv;
 use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Precondition};
 use futures_lite::future::{block_on, poll_once};
+use std::cell::Cell;
 use std::time::Duration;
 
+thread_local! {
+    /// Reads are handed over to threads.
+    static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
+}
+
 fn now<T>(future: impl Future<Output = T>) -> T {
-    block_on(poll_once(future)).expect("a local engine answers reads and commits at once")
+    match HANDS_OVER.get() {
+        true => block_on(future),
+        false => block_on(poll_once(future)).expect("it answers reads and commits at once"),
+    }
 }
 
 const OPTIONS: Options = Options {
@@ -17,9 +26,15 @@ const OPTIONS: Options = Options {
     segment_bytes: 1 << 20,
     open_tables: 64,
     commit_interval: Duration::from_millis(50),
+    readers: 0,
 };
 
 fn open(path: &std::path::Path) -> LocalKv {
+    if HANDS_OVER.get() {
+        let kv = LocalKv::open(path, Options { readers: 3, ..OPTIONS }).unwrap();
+        kv.hand_over_reads();
+        return kv;
+    }
     LocalKv::open(path, OPTIONS).unwrap()
 }
 
@@ -88,6 +103,13 @@ fn memory() {
     reads_what_was_committed(&kv);
     shows_what_it_scans_once_and_in_order(&kv);
     preconditions_hold_or_nothing_happens(&MemoryKv::default());
+}
+
+#[test]
+fn local_where_reads_are_handed_over() {
+    HANDS_OVER.set(true);
+    local();
+    recent_and_old_writes_are_one();
 }
 
 #[test]
@@ -224,4 +246,58 @@ fn what_is_read_is_hot_and_what_is_loaded_is_not() {
     assert!(ranges.iter().all(|range| range.table == Keyspace::Inode as u8), "{ranges:?}");
     let ends = (ranges.iter().map(|r| r.first).min(), ranges.iter().map(|r| r.last).max());
     assert!(ends.0 == Some(0) && (KEYS - 1001..KEYS).contains(&ends.1.unwrap()), "{ends:?}");
+}
+
+/// Keys of inodes that [`filled`] has in its tables.
+const INODES: u64 = 2000;
+
+/// An engine that hands reads over, with inodes in its tables.
+fn filled(dir: &std::path::Path, readers: usize) -> LocalKv {
+    let kv = open(dir);
+    let mut batch = Batch::new();
+    (0..INODES).for_each(|i| batch.put(Keyspace::Inode, &i.to_be_bytes(), &i.to_be_bytes()));
+    now(kv.commit(batch, &[])).unwrap();
+    drop(kv);
+    let kv = LocalKv::open(dir, Options { readers, ..OPTIONS }).unwrap();
+    kv.hand_over_reads();
+    kv
+}
+
+/// A worker is one thread with many tasks: one that waits for the disk keeps none that finds in memory
+/// what it reads.
+#[test]
+fn a_read_that_waits_for_the_disk_keeps_no_other_task_of_its_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let kv = filled(dir.path(), 2);
+    let key = |i: u64| i.to_be_bytes();
+    let get = async |i: u64| {
+        let value = kv.get(Keyspace::Inode, &key(i)).await.unwrap().unwrap();
+        assert_eq!(value.as_ref(), key(i));
+    };
+    // From now on it is in the cache.
+    block_on(get(7));
+    let disk = kv.stop_disk();
+    let mut waits = std::pin::pin!(get(1000));
+    assert!(block_on(poll_once(waits.as_mut())).is_none());
+    let (from, to) = (key(500), key(600));
+    let mut scans = std::pin::pin!(kv.scan(Keyspace::Inode, &from, &to, 1000));
+    assert!(block_on(poll_once(scans.as_mut())).is_none());
+    for _ in 0..1000 {
+        block_on(poll_once(get(7))).expect("it is in memory");
+    }
+    let mut batch = Batch::new();
+    batch.put(Keyspace::Inode, &key(INODES), &key(INODES));
+    block_on(poll_once(kv.commit(batch, &[]))).expect("a commit is memory").unwrap();
+    block_on(poll_once(get(INODES))).expect("it was written just now");
+    // All threads wait for the disk: others wait for them, and are not lost.
+    let mut waits_too = std::pin::pin!(kv.multi_get(Keyspace::Inode, &[]));
+    block_on(poll_once(waits_too.as_mut())).expect("nothing is asked for").unwrap();
+    let mut third = std::pin::pin!(get(1500));
+    assert!(block_on(poll_once(third.as_mut())).is_none());
+    // One that nobody waits for any more harms nobody.
+    assert!(block_on(poll_once(get(1600))).is_none());
+    drop(disk);
+    block_on(waits);
+    block_on(third);
+    assert_eq!(block_on(scans).unwrap().len(), 100);
 }

@@ -15,12 +15,17 @@
 //! - Once a write or a flush has failed nothing more is accepted or called durable: pages that
 //!   could not be written look clean afterwards, so a later flush that succeeds says nothing.
 
+mod pace;
+mod readers;
+mod reads;
+
+use self::pace::Pace;
+use self::readers::Readers;
 use crate::journal::{Journal, NoRoom, OldJournal};
-use crate::overlay::{Overlay, Recent, merge};
+use crate::overlay::Overlay;
 use crate::tables::Tables;
 use crate::{Batch, CacheUse, Keyspace, Kv, KvError, Loaded, Precondition, TransactionId};
 use fjall::Slice;
-use glint_telemetry::heat::position;
 use glint_telemetry::{Counter, Heat, Layer, Span};
 use glint_wait::WaitList;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -52,6 +57,9 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Longest time between acceptance and durability.
     pub commit_interval: Duration,
+    /// Most threads that read tables while their disk makes readers wait. With none a read is always
+    /// made where it is asked for, at once.
+    pub readers: usize,
 }
 
 struct NewestWrites {
@@ -65,6 +73,10 @@ struct Engine {
     tables: Tables,
     /// Which keys are read most. Most reads only count themselves, without a lock; see [`Heat`].
     heat: Heat,
+    pace: Pace,
+    /// Held by who reads tables on another thread.
+    #[cfg(test)]
+    disk: RwLock<()>,
     state: RwLock<NewestWrites>,
     durable: AtomicU64,
     stop: AtomicBool,
@@ -111,6 +123,7 @@ impl Thread {
 pub struct LocalKv {
     shared: Arc<Engine>,
     threads: Vec<JoinHandle<()>>,
+    readers: Option<Readers>,
 }
 
 impl LocalKv {
@@ -132,6 +145,9 @@ impl LocalKv {
             path: path.to_owned(),
             tables,
             heat: Heat::default(),
+            pace: Pace::new(options.cache_bytes),
+            #[cfg(test)]
+            disk: RwLock::default(),
             durable: AtomicU64::new(journal.last()),
             state: RwLock::new(NewestWrites { journal, active: Overlay::default(), frozen: None }),
             stop: AtomicBool::new(false),
@@ -147,13 +163,26 @@ impl LocalKv {
         let interval = options.commit_interval;
         threads.push(spawn("journal-sync", Box::new(move |shared| shared.flush_loop(interval)))?);
         threads.push(spawn("journal-apply", Box::new(Engine::apply_loop))?);
-        Ok(LocalKv { shared, threads })
+        let readers = (options.readers > 0).then(|| Readers::new(options.readers));
+        Ok(LocalKv { shared, threads, readers })
     }
 
     /// From now on flushes fail.
     #[cfg(test)]
     pub(crate) fn refuse_flushes(&self) {
         self.shared.state.write().journal.refuse_flushes();
+    }
+
+    /// From now on reads of the tables are handed over, but of what was read a short time ago.
+    #[cfg(test)]
+    pub(crate) fn hand_over_reads(&self) {
+        self.shared.pace.slow_down();
+    }
+
+    /// Reads of the tables that are handed over wait until the guard is dropped.
+    #[cfg(test)]
+    pub(crate) fn stop_disk(&self) -> parking_lot::RwLockWriteGuard<'_, ()> {
+        self.shared.disk.write()
     }
 
     /// Commits; `None` if there is no room before the newest writes are in the tables.
@@ -205,37 +234,6 @@ impl LocalKv {
     }
 }
 
-impl NewestWrites {
-    /// Value written to a key recently.
-    fn recent(&self, keyspace: Keyspace, key: &[u8]) -> Option<&Option<Slice>> {
-        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(keyspace, key));
-        self.active.get(keyspace, key).or_else(frozen)
-    }
-
-    /// Recent writes in a range, as far as `limit` live ones reach; and where the range
-    /// ends if they are more.
-    fn recent_range(
-        &self,
-        keyspace: Keyspace,
-        from: &[u8],
-        to: &[u8],
-        limit: usize,
-    ) -> (Vec<Recent>, Option<Slice>) {
-        let empty = Overlay::default();
-        let frozen = self.frozen.as_deref().unwrap_or(&empty);
-        let all = merge(self.active.range(keyspace, from, to), frozen.range(keyspace, from, to));
-        let (mut found, mut live) = (Vec::new(), 0);
-        for (key, value) in all {
-            if live == limit {
-                return (found, Some(key));
-            }
-            live += usize::from(value.is_some());
-            found.push((key, value));
-        }
-        (found, None)
-    }
-}
-
 impl Engine {
     fn poisoned(&self) -> KvError {
         KvError::Poisoned { path: self.path.display().to_string() }
@@ -250,10 +248,6 @@ impl Engine {
         tracing::error!("{reason}");
         // The first one is the cause.
         let _ = self.failure.set(reason);
-    }
-
-    fn note_read(&self, keyspace: Keyspace, key: &[u8]) {
-        self.heat.on_reads(keyspace as u8, 1, || (position(key), position(key)));
     }
 
     /// Value of a key: the one written recently, if any was, or the one in the tables.
@@ -349,9 +343,7 @@ impl Kv for LocalKv {
 
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Slice>, KvError> {
         let _span = Span::part(Layer::KvRead);
-        self.shared.note_read(keyspace, key);
-        let recent = self.shared.state.read().recent(keyspace, key).cloned();
-        self.shared.recent_or_stored(recent, keyspace, key)
+        self.find(keyspace, key).await
     }
 
     async fn multi_get(
@@ -360,13 +352,7 @@ impl Kv for LocalKv {
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Slice>>, KvError> {
         let _span = Span::part(Layer::KvRead);
-        keys.iter().for_each(|key| self.shared.note_read(keyspace, key));
-        let recent: Vec<_> = {
-            let state = self.shared.state.read();
-            keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
-        };
-        let found = keys.iter().zip(recent);
-        found.map(|(key, recent)| self.shared.recent_or_stored(recent, keyspace, key)).collect()
+        self.find_all(keyspace, keys).await
     }
 
     async fn scan_each(
@@ -375,48 +361,13 @@ impl Kv for LocalKv {
         from: &[u8],
         to: &[u8],
         limit: usize,
-        mut visit: impl FnMut(&[u8], &[u8]),
+        visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), KvError> {
         if from >= to {
             return Ok(());
         }
         let _span = Span::part(Layer::KvRead);
-        // Recent writes and tables are read at one moment: the iterator sees the tables as they are
-        // now.
-        let state = self.shared.state.read();
-        let (recent, end) = state.recent_range(keyspace, from, to, limit);
-        let to = end.as_deref().unwrap_or(to);
-        let mut stored = self.shared.tables.range(keyspace, from, to).peekable();
-        drop(state);
-        let mut recent = recent.into_iter().peekable();
-        let (mut shown, mut last) = (0, None);
-        while shown < limit {
-            let from_tables = match (recent.peek(), stored.peek()) {
-                (None, None) => break,
-                (_, Some(Err(_))) | (None, Some(_)) => true,
-                (Some((new, _)), Some(Ok((old, _)))) => {
-                    let is_older = old < new;
-                    if old == new {
-                        stored.next();
-                    }
-                    is_older
-                }
-                (Some(_), None) => false,
-            };
-            if from_tables {
-                if let Some(pair) = stored.next() {
-                    let (key, value) = pair?;
-                    visit(&key, &value);
-                    (shown, last) = (shown + 1, Some(key));
-                }
-            } else if let Some((key, Some(value))) = recent.next() {
-                visit(&key, &value);
-                (shown, last) = (shown + 1, Some(key));
-            }
-        }
-        let ends = || (position(from), position(last.as_deref().unwrap_or(from)));
-        self.shared.heat.on_reads(keyspace as u8, shown, ends);
-        Ok(())
+        self.show((keyspace, from, to, limit), visit).await
     }
 
     async fn commit(

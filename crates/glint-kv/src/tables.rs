@@ -144,6 +144,11 @@ impl Tables {
         batch.commit().map_err(|e| self.error(e))
     }
 
+    /// Blocks of a keyspace that were wanted and not in the cache.
+    pub(crate) fn missed(&self, keyspace: Keyspace) -> u64 {
+        self.keyspaces[keyspace as usize].metrics().block_load_io_count() as u64
+    }
+
     /// How the cache of blocks is used.
     pub(crate) fn cache(&self) -> CacheUse {
         let metrics = self.keyspaces.iter().chain([&self.journal]).map(fjall::Keyspace::metrics);

@@ -22,6 +22,7 @@ fn start(path: &std::path::Path) -> Mds<LocalKv> {
         segment_bytes: 32 << 20,
         open_tables: 64,
         commit_interval: Duration::from_secs(1),
+        readers: 4,
     };
     support::start(LocalKv::open(path, options).unwrap(), 1, false)
 }

@@ -55,6 +55,7 @@ const UNSAFE: [&str; 13] = [
     "glint/src/output.rs",
     "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",
+    "glint-kv/src/local/readers.rs",
     "tests/e2e/support/mapped.rs",
 ];
 

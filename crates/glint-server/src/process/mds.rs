@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 const MEMTABLE_BYTES: u64 = 16 << 20;
+/// Most reads of tables that wait for their disk beside the workers.
+const READERS: usize = 16;
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
 pub fn engine_options(data: &DataDir, settings: &Settings) -> Result<Options, String> {
@@ -29,6 +31,7 @@ pub fn engine_options(data: &DataDir, settings: &Settings) -> Result<Options, St
         memtable_bytes: MEMTABLE_BYTES,
         open_tables: descriptors::budget(data.osts())?.tables as usize,
         commit_interval: settings.commit_interval,
+        readers: READERS,
     })
 }
 

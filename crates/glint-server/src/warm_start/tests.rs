@@ -39,6 +39,7 @@ impl WarmedServer {
             segment_bytes: 1 << 20,
             open_tables: 64,
             commit_interval: Duration::from_secs(1),
+            readers: 0,
         };
         let config = Config {
             osts: 1,
