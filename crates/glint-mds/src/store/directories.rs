@@ -7,7 +7,7 @@
 
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace};
-use glint_proto::Ino;
+use glint_proto::{Ino, Timestamp};
 use glint_wait::Sharded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -47,6 +47,17 @@ impl Directories {
     pub(crate) fn get(&self, ino: Ino) -> Result<InodeRecord, Missed> {
         let shard = self.shard(ino).lock();
         shard.records.get(&ino).cloned().ok_or(Missed(shard.renewals))
+    }
+
+    /// Orders a change of a directory's entries, whose record is about to be committed and had the
+    /// ctime `read` before, behind those of others that hold its shared lock, too, and have committed
+    /// since: who has seen theirs does not see it go back in time.
+    pub(crate) fn order_times(&self, directory: &mut InodeRecord, read: Timestamp) {
+        let ino = directory.attr.ino;
+        let latest = self.shard(ino).lock().records.get(&ino).map(|known| known.attr.ctime);
+        if let Some(latest) = latest.filter(|latest| *latest > read.max(directory.attr.ctime)) {
+            (directory.attr.mtime, directory.attr.ctime) = (latest, latest);
+        }
     }
 
     /// Keeps what a reader found after it missed.
@@ -106,7 +117,7 @@ fn is_same_but_older(new: &InodeRecord, known: &InodeRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::{FileType, Timestamp};
+    use glint_proto::FileType;
 
     fn record(ino: u64, secs: i64) -> InodeRecord {
         let now = Timestamp { secs, nanos: 0 };

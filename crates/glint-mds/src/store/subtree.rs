@@ -5,11 +5,14 @@
 //! renamed to, as long as it has a name there.
 
 use crate::service::Mds;
+use futures_lite::future::yield_now;
 use glint_kv::Kv;
 use glint_proto::{Errno, FsResult, Ino};
 
 /// Directories deeper than this are in no part.
 const DEPTH_MAX: usize = 4096;
+/// After so many directories others have their turn.
+const DEPTH_OF_TURN: usize = 256;
 
 impl<K: Kv> Mds<K> {
     /// The directory at a path from the root, whoever has just made it.
@@ -27,7 +30,11 @@ impl<K: Kv> Mds<K> {
     /// Whether an inode is in the part of the tree below `top`, or is it.
     pub(crate) async fn is_below(&self, top: Ino, ino: Ino) -> FsResult<bool> {
         let mut at = ino;
-        for _ in 0..DEPTH_MAX {
+        for depth in 1..=DEPTH_MAX {
+            // A hostile client makes deep directories, and names many of them at once.
+            if depth.is_multiple_of(DEPTH_OF_TURN) {
+                yield_now().await;
+            }
             if at == top {
                 return Ok(true);
             }

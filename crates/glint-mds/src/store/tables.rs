@@ -8,7 +8,7 @@ use crate::service::Mds;
 use crate::store::keys;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
+use glint_proto::{Attr, Errno, FileType, FsResult, Ino, Timestamp};
 
 /// Inodes whose numbers are at most so far apart are read as one range of the engine.
 const NEIGHBOURS_APART_MAX: u64 = 8;
@@ -125,6 +125,18 @@ impl<K: Kv> Mds<K> {
 
     pub(crate) fn put_inode(&self, batch: &mut Batch, record: &InodeRecord) {
         batch.put(Keyspace::Inode, &record.attr.ino.key(), &record.encode());
+    }
+
+    /// Puts a directory that was read with the ctime `read`, and whose entries an operation changes
+    /// under its shared lock.
+    pub(crate) fn put_directory(
+        &self,
+        batch: &mut Batch,
+        directory: &mut InodeRecord,
+        read: Timestamp,
+    ) {
+        self.directories.order_times(directory, read);
+        self.put_inode(batch, directory);
     }
 
     pub(crate) fn put_entry(

@@ -6,7 +6,7 @@ use crate::support::{ROOT, make};
 use futures_lite::future::{block_on, poll_once, yield_now};
 use glint_kv::memory::MemoryKv;
 use glint_kv::{Batch, Keyspace, Kv, KvError, Precondition, TransactionId};
-use glint_mds::Mds;
+use glint_mds::{InodeRecord, Mds};
 use glint_proto::deferred::Deferred;
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{
@@ -183,6 +183,57 @@ fn attributes_that_another_client_changed_by_itself_are_not_told() {
     let Ok(MdsReply::Dir(page)) = block_on(listing).reply else { panic!("it is listed") };
     let told = |ino| page.entries.iter().find(|entry| entry.ino == ino).unwrap().attr.clone();
     assert!(told(file).is_some() && told(directory).is_none(), "{page:?}");
+}
+
+fn regular(name: &[u8]) -> MdsRequest<'_> {
+    make(Ino::ROOT, name, FileType::Regular, 0o644)
+}
+
+#[test]
+fn a_directory_does_not_go_back_in_time() {
+    let (kv, mds) = start(false);
+    let old = make_file(&mds, b"old");
+    let at = |secs, request| {
+        let now = Timestamp { secs, nanos: 0 };
+        let mds = &mds;
+        async move {
+            let arrival = Arrival { now, ..Arrival::default() };
+            mds.handle(&arrival, &ROOT, &request).await.reply
+        }
+    };
+    let times = || match block_on(ask(&mds, &ROOT, MdsRequest::Getattr { ino: Ino::ROOT })) {
+        Ok(MdsReply::Attr(attr)) => (attr.mtime.secs, attr.ctime.secs),
+        other => panic!("{other:?}"),
+    };
+    let base = times().1;
+    let quick = [&b"1"[..], b"2", b"3"];
+    let slow = [
+        (Keyspace::Entry, b"slow".to_vec(), regular(b"slow")),
+        (
+            Keyspace::Inode,
+            old.key().to_vec(),
+            MdsRequest::Link { ino: old, parent: Ino::ROOT, name: b"link" },
+        ),
+        (
+            Keyspace::Inode,
+            old.key().to_vec(),
+            MdsRequest::Unlink { parent: Ino::ROOT, name: b"old" },
+        ),
+    ];
+    for (((keyspace, key, request), quick), round) in slow.into_iter().zip(quick).zip(1..) {
+        let (late, early) = (base + 100 * round, base + 100 * round - 50);
+        kv.pause_after(keyspace, &key);
+        let mut changing = pin!(at(early, request));
+        assert!(block_on(poll_once(&mut changing)).is_none());
+        block_on(at(late, regular(quick))).unwrap();
+        assert_eq!(times(), (late, late));
+        block_on(changing).unwrap();
+        assert_eq!(times(), (late, late), "{round}");
+        // As the engine has it, too.
+        let stored = block_on(kv.get(Keyspace::Inode, &Ino::ROOT.key())).unwrap().unwrap();
+        let stored = InodeRecord::decode(Ino::ROOT, &stored).unwrap().attr;
+        assert_eq!((stored.mtime.secs, stored.ctime.secs), (late, late), "{round}");
+    }
 }
 
 #[test]
