@@ -202,20 +202,49 @@ fn recent_and_old_writes_are_one() {
         .unwrap();
 }
 
+/// Fills a table with keys, and closes the engine.
+fn fill(path: &std::path::Path, keys: u64) {
+    let kv = open(path);
+    for some in 0..10 {
+        let mut batch = Batch::new();
+        for i in some * keys / 10..(some + 1) * keys / 10 {
+            batch.put(Keyspace::Inode, &i.to_be_bytes(), &[7; 100]);
+        }
+        // There may be no room before the batches before it are in the tables.
+        block_on(kv.commit(batch, &[])).unwrap();
+    }
+}
+
+#[test]
+fn one_pass_over_everything_leaves_what_is_used_in_the_cache() {
+    const KEYS: u64 = 80_000;
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path(), KEYS);
+    let kv = LocalKv::open(dir.path(), OPTIONS).unwrap();
+    // Some 30 blocks, of some 250 that there is room for, are read again and again.
+    let misses_of_used = || {
+        let before = kv.cache().unwrap().misses;
+        for key in (0..1000u64).chain(0..1000) {
+            now(kv.get(Keyspace::Inode, &key.to_be_bytes())).unwrap().unwrap();
+        }
+        kv.cache().unwrap().misses - before
+    };
+    let cold = misses_of_used();
+    assert!(cold >= 20, "{cold}");
+    assert_eq!(misses_of_used(), 0);
+    // Eight times what has room is read once.
+    let (from, to) = (0u64.to_be_bytes(), KEYS.to_be_bytes());
+    assert_eq!(now(kv.scan(Keyspace::Inode, &from, &to, usize::MAX)).unwrap().len() as u64, KEYS);
+    let scanned = misses_of_used();
+    assert!(scanned <= cold / 10, "{scanned} of {cold}");
+}
+
 #[test]
 fn what_is_read_is_hot_and_what_is_loaded_is_not() {
     const KEYS: u64 = 20_000;
     let dir = tempfile::tempdir().unwrap();
     let open = || LocalKv::open(dir.path(), Options { cache_bytes: 16 << 20, ..OPTIONS }).unwrap();
-    let kv = open();
-    for some in 0..10 {
-        let mut batch = Batch::new();
-        for i in some * KEYS / 10..(some + 1) * KEYS / 10 {
-            batch.put(Keyspace::Inode, &i.to_be_bytes(), &[7; 100]);
-        }
-        now(kv.commit(batch, &[])).unwrap();
-    }
-    drop(kv);
+    fill(dir.path(), KEYS);
     let kv = open();
     let (from, to) = (0u64.to_be_bytes(), (KEYS - 1000).to_be_bytes());
     let mut loaded = crate::Loaded { next: Some(from.to_vec()), ..Default::default() };

@@ -20,7 +20,7 @@ struct Contents {
 /// How long a flush waits before it is made.
 pub type FlushTurn = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync>;
 
-/// How long a read waits before it is made; `None`: it is answered at once.
+/// How long a read waits before it is answered with what it found; `None`: it is answered at once.
 pub type ReadTurn = Arc<dyn Fn() -> Option<Pin<Box<dyn Future<Output = ()>>>> + Send + Sync>;
 
 /// The engine.
@@ -61,8 +61,9 @@ impl Kv for MemoryKv {
     type Value = Vec<u8>;
 
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        let found = self.state.lock().accepted.get(&(keyspace, key.to_vec())).cloned();
         self.read_turn().await;
-        Ok(self.state.lock().accepted.get(&(keyspace, key.to_vec())).cloned())
+        Ok(found)
     }
 
     async fn multi_get(
@@ -70,9 +71,12 @@ impl Kv for MemoryKv {
         keyspace: Keyspace,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Vec<u8>>>, KvError> {
+        let found = {
+            let state = self.state.lock();
+            keys.iter().map(|key| state.accepted.get(&(keyspace, key.to_vec())).cloned()).collect()
+        };
         self.read_turn().await;
-        let state = self.state.lock();
-        Ok(keys.iter().map(|key| state.accepted.get(&(keyspace, key.to_vec())).cloned()).collect())
+        Ok(found)
     }
 
     async fn scan_each(
@@ -86,11 +90,14 @@ impl Kv for MemoryKv {
         if from >= to {
             return Ok(());
         }
-        self.read_turn().await;
-        let state = self.state.lock();
         let range = (keyspace, from.to_vec())..(keyspace, to.to_vec());
-        let found = state.accepted.range(range).take(limit);
-        found.for_each(|((_, key), value)| visit(key, value));
+        let found: Vec<_> = {
+            let state = self.state.lock();
+            let pairs = state.accepted.range(range).take(limit);
+            pairs.map(|((_, key), value)| (key.clone(), value.clone())).collect()
+        };
+        self.read_turn().await;
+        found.iter().for_each(|(key, value)| visit(key, value));
         Ok(())
     }
 

@@ -42,7 +42,7 @@ const FULL_FOLDERS: [(&str, usize); 1] = [
 ];
 
 /// The modules that may contain `unsafe`.
-const UNSAFE: [&str; 13] = [
+const UNSAFE: [&str; 14] = [
     "glint-memory/src/allocator.rs",
     "glint-sim/src/world/chance.rs",
     "glint-net/src/cpu/keep_awake.rs",

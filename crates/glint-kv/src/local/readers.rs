@@ -73,8 +73,8 @@ impl Readers {
     }
 
     /// Has a thread read, and parks the calling task meanwhile. `None` if there is no thread for it,
-    /// or it panicked: the caller has to read by itself. A task that is dropped leaves the read to
-    /// its thread.
+    /// or it panicked: the caller has to read by itself. A read that nobody waits for any more is
+    /// not begun.
     pub(super) async fn run<R: Send + 'static>(
         &self,
         read: impl FnOnce() -> R + Send + 'static,
@@ -83,6 +83,10 @@ impl Readers {
         let outcome = Arc::new(Monitor::new(Outcome::UnderWay));
         let end = End(outcome.clone());
         self.hand_over(Box::new(move || {
+            if Arc::strong_count(&end.0) == 1 {
+                // Who waited is gone.
+                return;
+            }
             let result = read();
             end.0.change(|outcome| *outcome = Outcome::Done(result));
         }));
@@ -196,6 +200,26 @@ mod tests {
         assert_eq!(block_on(readers.run(|| -> u32 { panic!("a damaged table") })), None);
         std::panic::set_hook(hook);
         assert_eq!(block_on(readers.run(|| 5)), Some(5));
+    }
+
+    #[test]
+    fn a_read_that_nobody_waits_for_is_not_made() {
+        let readers = Readers::new(1);
+        let (opens, gate) = mpsc::channel::<()>();
+        let first = readers.run(move || gate.recv().unwrap());
+        let mut first = pin!(first);
+        assert!(block_on(poll_once(first.as_mut())).is_none());
+        let made = Arc::new(Mutex::new(0));
+        let read = || {
+            let made = made.clone();
+            readers.run(move || *made.lock() += 1)
+        };
+        let mut dropped = Box::pin(read());
+        assert!(block_on(poll_once(dropped.as_mut())).is_none());
+        drop(dropped);
+        opens.send(()).unwrap();
+        assert_eq!(block_on(zip(first, read())), (Some(()), Some(())));
+        assert_eq!(*made.lock(), 1);
     }
 
     #[test]

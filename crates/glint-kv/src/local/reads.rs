@@ -13,6 +13,9 @@ use fjall::Slice;
 use glint_telemetry::heat::position;
 use std::time::{Duration, Instant};
 
+/// Pairs of a keyspace from one key to before another, so many at most.
+type Range<'a> = (Keyspace, &'a [u8], &'a [u8], usize);
+
 /// Pairs that a scan shows: how many, and the last key.
 type Shown = (usize, Option<Slice>);
 
@@ -95,7 +98,7 @@ impl Engine {
     /// Shows pairs, as [`crate::Kv::scan_each`] does.
     fn scan(
         &self,
-        (keyspace, from, to, limit): (Keyspace, &[u8], &[u8], usize),
+        (keyspace, from, to, limit): Range<'_>,
         visit: impl FnMut(&Slice, &Slice),
     ) -> Result<Shown, KvError> {
         // Recent writes and tables are read at one moment: the iterator sees the tables as they are
@@ -145,9 +148,14 @@ fn show_merged(
     Ok((shown, last))
 }
 
-/// Identifies one key, or the range that begins there.
-fn mark(keyspace: Keyspace, key: &[u8], is_range: bool) -> Mark {
-    Mark::new((keyspace as u8, is_range, key))
+/// Identifies one key.
+fn mark(keyspace: Keyspace, key: &[u8]) -> Mark {
+    Mark::new((keyspace as u8, key))
+}
+
+/// Identifies the first pairs of a range.
+fn range_mark((keyspace, from, to, limit): Range<'_>) -> Mark {
+    Mark::new((keyspace as u8, from, to, limit))
 }
 
 impl LocalKv {
@@ -171,7 +179,7 @@ impl LocalKv {
         if let Some(value) = recent {
             return Ok(value);
         }
-        if let Some(readers) = self.readers_for([mark(keyspace, key, false)].into_iter())
+        if let Some(readers) = self.readers_for([mark(keyspace, key)].into_iter())
             && let Some(found) = self.find_there(readers, keyspace, vec![key.to_vec()]).await
         {
             return found.map(|mut found| found.pop().flatten());
@@ -192,7 +200,7 @@ impl LocalKv {
             keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
         };
         let old = || keys.iter().zip(&recent).filter(|(_, recent)| recent.is_none());
-        if let Some(readers) = self.readers_for(old().map(|(key, _)| mark(keyspace, key, false))) {
+        if let Some(readers) = self.readers_for(old().map(|(key, _)| mark(keyspace, key))) {
             let owned = old().map(|(key, _)| key.to_vec()).collect();
             if let Some(stored) = self.find_there(readers, keyspace, owned).await {
                 let mut stored = stored?.into_iter();
@@ -220,7 +228,7 @@ impl LocalKv {
             let get = |key: &Vec<u8>| engine.tables.get(keyspace, key);
             let all = || keys.iter().map(get).collect();
             let found = engine.timed(keyspace, Place::There, |_| keys.len(), all);
-            keys.iter().for_each(|key| engine.pace.learn(mark(keyspace, key, false)));
+            keys.iter().for_each(|key| engine.pace.learn(mark(keyspace, key)));
             found
         };
         readers.run(read).await
@@ -229,10 +237,10 @@ impl LocalKv {
     /// Shows pairs, as [`crate::Kv::scan_each`] does.
     pub(super) async fn show(
         &self,
-        range @ (keyspace, from, _, limit): (Keyspace, &[u8], &[u8], usize),
+        range @ (keyspace, from, _, limit): Range<'_>,
         mut visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), KvError> {
-        let there = match self.readers_for([mark(keyspace, from, true)].into_iter()) {
+        let there = match self.readers_for([range_mark(range)].into_iter()) {
             Some(readers) => self.scan_there(readers, range).await,
             None => None,
         };
@@ -252,7 +260,7 @@ impl LocalKv {
     async fn scan_there(
         &self,
         readers: &Readers,
-        (keyspace, from, to, limit): (Keyspace, &[u8], &[u8], usize),
+        (keyspace, from, to, limit): Range<'_>,
     ) -> Option<Result<Vec<(Slice, Slice)>, KvError>> {
         let (engine, from, to) = (self.shared.clone(), from.to_vec(), to.to_vec());
         let read = move || {
@@ -261,7 +269,7 @@ impl LocalKv {
             let rows = |shown: &Result<Shown, _>| shown.as_ref().map_or(0, |shown| shown.0);
             let scan = || engine.scan((keyspace, &from, &to, limit), keep);
             let scanned = engine.timed(keyspace, Place::There, rows, scan);
-            engine.pace.learn(mark(keyspace, &from, true));
+            engine.pace.learn(range_mark((keyspace, &from, &to, limit)));
             scanned.map(|_| pairs)
         };
         readers.run(read).await
