@@ -7,4 +7,5 @@ pub(crate) mod commit_on_sharing;
 pub(crate) mod delegation;
 pub(crate) mod namespace_locks;
 pub(crate) mod posix_locks;
+mod recall_queue;
 pub(crate) mod recalls;

@@ -3,9 +3,11 @@
 //! Invariant: a recall stays in the queue until it is answered, and is sent again to a client that
 //! listens anew. So a broken connection loses none.
 
+use crate::locking::recall_queue::RecallQueue;
 use glint_lock::bits::Message;
+use glint_proto::limits::RETURNS_MAX;
 use glint_proto::lock::{Recall, Return};
-use glint_proto::watch::{Moment, Watch};
+use glint_proto::watch::Watch;
 use glint_proto::{ClientId, Ino, Timestamp};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
@@ -13,29 +15,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct PendingRecall {
-    recall: Recall,
-    asked: Moment,
-    sent: bool,
-}
-
 /// Size and time that a client has seen of a file that it writes.
 type GlimpseAnswer = Option<(u64, Timestamp)>;
 
 struct Glimpse {
     client: ClientId,
     answer: Option<GlimpseAnswer>,
-}
-
-#[derive(Default)]
-struct RecallQueue {
-    pending: Vec<PendingRecall>,
-    /// Names the connection that listens.
-    listening: u64,
-    /// Write-back epoch of the client, if it makes changes by itself and tells them later.
-    epoch: Option<u64>,
-    /// When it last wrote data, which may be what it was asked for.
-    wrote: Option<Moment>,
 }
 
 #[derive(Default)]
@@ -60,19 +45,6 @@ struct GlimpseWait<'a>(&'a RecallQueues, u64);
 impl Drop for GlimpseWait<'_> {
     fn drop(&mut self) {
         self.0.state.lock().glimpses.remove(&self.1);
-    }
-}
-
-fn is_answer(recall: &Recall, returned: &Return) -> bool {
-    match (*recall, *returned) {
-        (Recall::Bits { ino, bits, number }, Return::Bits { ino: i, bits: b, number: n }) => {
-            ino == i && b.contains(bits) && n >= number
-        }
-        (Recall::Data { ino, number }, Return::Data { ino: i, number: n })
-        | (Recall::Glimpse { ino, number }, Return::Glimpse { ino: i, number: n, .. }) => {
-            ino == i && number == n
-        }
-        _ => false,
     }
 }
 
@@ -111,25 +83,20 @@ impl RecallQueues {
         state.next += 1;
         let listening = state.next;
         let queue = state.queues.entry(client).or_default();
-        queue.listening = listening;
-        queue.pending.iter_mut().for_each(|recall| recall.sent = false);
+        queue.listen(listening);
         drop(state);
         self.state.wake_where(|waits_for| *waits_for == (client, None));
         listening
     }
 
-    /// Waits for the next recalls to send; `None` when the client listens elsewhere or is gone.
+    /// Waits for the next recalls to send, no more than fit into a message; `None` when the client listens elsewhere or is gone.
     pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Recall>> {
         let look = |state: &mut QueueTable| {
             let Some(queue) = state.queues.get_mut(&client) else { return Some(None) };
-            if queue.listening != listening {
+            if queue.listening() != listening {
                 return Some(None);
             }
-            let mut news = Vec::new();
-            for recall in queue.pending.iter_mut().filter(|recall| !recall.sent) {
-                recall.sent = true;
-                news.push(recall.recall);
-            }
+            let news = queue.take_unsent(RETURNS_MAX);
             (!news.is_empty()).then_some(Some(news))
         };
         self.state.until_with((client, None), look).await
@@ -148,7 +115,7 @@ impl RecallQueues {
         let mut state = self.state.lock();
         for (client, recall) in messages {
             if let Some(queue) = state.queues.get_mut(&client) {
-                queue.pending.push(PendingRecall { recall, asked, sent: false });
+                queue.push(recall, asked);
                 called.push(client);
             } else {
                 gone.push((client, recall));
@@ -165,7 +132,7 @@ impl RecallQueues {
     pub(crate) fn answered(&self, client: ClientId, returned: &Return) {
         let mut state = self.state.lock();
         if let Some(queue) = state.queues.get_mut(&client) {
-            queue.pending.retain(|recall| !is_answer(&recall.recall, returned));
+            queue.answer(returned);
         }
         if let Return::Glimpse { number, seen, .. } = returned
             && let Some(glimpse) = state.glimpses.get_mut(number)
@@ -209,21 +176,16 @@ impl RecallQueues {
 
     /// A client writes data: it is about to answer.
     pub(crate) fn wrote(&self, client: ClientId) {
-        if let Some(queue) = self.state.lock().queues.get_mut(&client)
-            && !queue.pending.is_empty()
-        {
-            queue.wrote = Some(self.watch.now());
+        if let Some(queue) = self.state.lock().queues.get_mut(&client) {
+            queue.note_write(self.watch.now());
         }
     }
 
-    /// Clients that owe an answer for longer than `limit`, and have not written meanwhile.
+    /// Clients that owe an answer for longer than `limit`, or some times as long if they write.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<ClientId> {
         let state = self.state.lock();
         let late = |queue: &RecallQueue| {
-            let asked = queue.pending.iter().map(|recall| recall.asked).min();
-            asked.is_some_and(|asked| {
-                self.watch.is_over(queue.wrote.unwrap_or(asked).max(asked), limit)
-            })
+            queue.is_late(limit, |moment, limit| self.watch.is_over(moment, limit))
         };
         let mut late: Vec<ClientId> = state
             .queues

@@ -451,7 +451,8 @@ impl<S: Service> Worker<S> {
             let reply = Reply::Recalls(recalls);
             let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
             if queued.is_err() || connection.writer.flush().await.is_err() {
-                // Recalls that were not answered are sent again when the client listens anew.
+                // It sees the end of this connection, listens anew, and all are sent again.
+                connection.writer.close();
                 return;
             }
         }
