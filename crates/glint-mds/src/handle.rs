@@ -194,8 +194,8 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Prefetch { ref inos } => Ok(self.prefetch(context, inos).await?),
             MdsRequest::AddOpens { ino, readers } => {
                 context.begin()?;
-                for _ in 0..readers {
-                    self.opens.add(context.client, ino, false);
+                if readers > 0 {
+                    self.opens.add_readers(context.client, ino, readers);
                 }
                 Ok(MdsReply::Done)
             }

@@ -81,10 +81,21 @@ impl Opens {
 
     /// Counts an open.
     pub(crate) fn add(&self, client: ClientId, ino: Ino, write: bool) {
-        let count = |count: &mut Count| {
-            if write { count.writers += 1 } else { count.readers += 1 }
-        };
-        self.shard(ino).lock().entry(ino).or_default().set(client, count);
+        match write {
+            true => self.set(client, ino, |count| {
+                count.writers = count.writers.saturating_add(1);
+            }),
+            false => self.add_readers(client, ino, 1),
+        }
+    }
+
+    /// Counts opens for reading, as many as a client says.
+    pub(crate) fn add_readers(&self, client: ClientId, ino: Ino, readers: u32) {
+        self.set(client, ino, |count| count.readers = count.readers.saturating_add(readers));
+    }
+
+    fn set(&self, client: ClientId, ino: Ino, change: impl FnOnce(&mut Count)) {
+        self.shard(ino).lock().entry(ino).or_default().set(client, change);
     }
 
     /// Counts an open for writing, of a file whose record knows its size until somebody
@@ -93,7 +104,7 @@ impl Opens {
         let mut shard = self.shard(ino).lock();
         let open = shard.entry(ino).or_default();
         (open.unchanged, open.fresh) = (true, fresh);
-        open.set(client, |count| count.writers += 1);
+        open.set(client, |count| count.writers = count.writers.saturating_add(1));
     }
 
     /// Takes an open back.

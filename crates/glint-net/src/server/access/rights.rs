@@ -6,6 +6,7 @@
 //! - A client whose ids are not those of the servers sees its own and says its own; what has no
 //!   counterpart is nobody's.
 
+use glint_proto::posix::ScanFilter;
 use glint_proto::{Attr, Cred, Errno, FsResult, MdsReply, MdsRequest, OstRequest, SetAttr};
 use std::fmt;
 use std::str::FromStr;
@@ -159,6 +160,12 @@ impl Rights {
                 let gid = set.gid.map(|gid| to_server(&self.groups, gid));
                 Ok(Setattr { ino, set: SetAttr { uid, gid, ..set } })
             }
+            // Ids in it are the client's, and what it leaves out would tell ids that are not shown.
+            Scan { directories, bytes_max, filter } if self.changes_ids() => {
+                let filter =
+                    filter.map(|filter| Box::new(ScanFilter { uid: None, gid: None, ..*filter }));
+                Ok(Scan { directories, bytes_max, filter })
+            }
             request => Ok(request),
         }
     }
@@ -182,7 +189,7 @@ impl Rights {
             MdsReply::Dir(page) => {
                 page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).for_each(tell);
             }
-            MdsReply::Scanned(pages) => {
+            MdsReply::Scanned { pages, .. } => {
                 let entries = pages.iter_mut().flatten().flat_map(|page| &mut page.entries);
                 entries.filter_map(|entry| entry.attr.as_mut()).for_each(tell);
             }
@@ -279,6 +286,28 @@ mod tests {
     }
 
     #[test]
+    fn ids_in_a_filter_are_not_compared_where_they_are_others() {
+        let filter =
+            ScanFilter { uid: Some(1000), gid: Some(7), size: (1, 2), ..Default::default() };
+        let scan = || {
+            let filter = Some(Box::new(filter.clone()));
+            MdsRequest::Scan { directories: vec![(Ino(5), 0)], bytes_max: 9, filter }
+        };
+        for (rights, expected) in [
+            ("rw uid=1000:5000:10", (None, None)),
+            ("ro gid=7:8:1", (None, None)),
+            ("rw squash=all", (None, None)),
+            ("rw subtree=/a", (Some(1000), Some(7))),
+        ] {
+            let rights: Rights = rights.parse().unwrap();
+            let Ok(MdsRequest::Scan { filter: Some(asked), .. }) = rights.mds(scan()) else {
+                panic!("{rights}")
+            };
+            assert_eq!(((asked.uid, asked.gid), asked.size), (expected, (1, 2)), "{rights}");
+        }
+    }
+
+    #[test]
     fn only_a_certificate_that_says_so_makes_a_server_of_osts() {
         let peer = |certificate, rights: &str| Peer {
             certificate,
@@ -334,9 +363,10 @@ mod tests {
             attrs.map(|attr| (attr.uid, attr.gid)).collect()
         };
         let expected = [(1003, 7), (NOBODY, NOBODY)];
-        let mut scanned = MdsReply::Scanned(vec![Ok(page()), Err(Errno::ESTALE), Ok(page())]);
+        let pages = vec![Ok(page()), Err(Errno::ESTALE), Ok(page())];
+        let mut scanned = MdsReply::Scanned { pages, unsent: Vec::new() };
         rights.reply(&mut scanned);
-        let MdsReply::Scanned(pages) = scanned else { panic!("{scanned:?}") };
+        let MdsReply::Scanned { pages, .. } = scanned else { panic!("{scanned:?}") };
         assert_eq!(pages.len(), 3);
         for page in pages.iter().flatten() {
             assert_eq!(told(page), expected);

@@ -3,6 +3,7 @@
 
 use glint_proto::limits::SCAN_DIRECTORIES_MAX;
 use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, MetadataService};
+use std::collections::HashSet;
 
 /// Inodes that a request names.
 fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
@@ -80,12 +81,22 @@ pub(crate) async fn admit<'a>(
         if directories.len() > SCAN_DIRECTORIES_MAX {
             return Err(Errno::EINVAL);
         }
-        let mut admitted = 0;
+        let (mut admitted, mut checked) = (0, HashSet::new());
         for (ino, _) in directories.iter() {
+            if checked.contains(ino) {
+                admitted += 1;
+                continue;
+            }
             match check(metadata, top, *ino).await {
-                Ok(()) => admitted += 1,
+                Ok(()) => {
+                    checked.insert(*ino);
+                    admitted += 1;
+                }
                 Err(errno) if admitted == 0 => {
-                    return Ok(Admission::Answer(MdsReply::Scanned(vec![Err(errno)])));
+                    return Ok(Admission::Answer(MdsReply::Scanned {
+                        pages: vec![Err(errno)],
+                        unsent: Vec::new(),
+                    }));
                 }
                 Err(_) => break,
             }
@@ -135,7 +146,10 @@ mod tests {
 
     #[test]
     fn a_bound_client_scans_nothing_outside_and_all_that_is_within() {
-        let refused = |errno| Ok(Admission::Answer(MdsReply::Scanned(vec![Err(errno)])));
+        let refused = |errno| {
+            let (pages, unsent) = (vec![Err(errno)], Vec::new());
+            Ok(Admission::Answer(MdsReply::Scanned { pages, unsent }))
+        };
         for (asked, admitted) in [
             (&[9, 10, 11][..], &[9, 10, 11][..]),
             (&[9, 10, 404, 11], &[9, 10]),
