@@ -93,7 +93,7 @@ fn each_of_a_scan(mds: &Mds<LocalKv>, directory: Ino) -> f64 {
             let bytes_max = SCAN_BYTES_MAX as u32;
             let request = MdsRequest::Scan { directories, bytes_max, filter: None };
             let answer = block_on(mds.handle(&arrival, &Cred::ROOT, &request));
-            let Ok(MdsReply::Scanned(pages)) = answer.reply else { panic!("{answer:?}") };
+            let Ok(MdsReply::Scanned { pages, .. }) = answer.reply else { panic!("{answer:?}") };
             let page = pages[0].as_ref().unwrap();
             entries += page.entries.len();
             cookie = page.entries.last().filter(|_| !page.end).map(|last| last.cookie);

@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 14;
+pub const PROTOCOL_VERSION: u16 = 15;
 /// Version of a data directory. Version 2 has a journal in front of the tables,
 /// version 3 more servers than one, version 4 records of the journal that say what was durable.
 pub const FORMAT_VERSION: u32 = 5;

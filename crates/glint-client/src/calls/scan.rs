@@ -6,10 +6,16 @@ use futures_util::StreamExt;
 use glint_net::Transport;
 use glint_proto::limits::SCAN_BYTES_MAX;
 use glint_proto::posix::ScanFilter;
-use glint_proto::{Attr, DirEntry, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest};
+use glint_proto::{
+    Attr, DirEntry, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, Timestamp,
+};
+use std::collections::HashMap;
 
 /// Files of a page that are asked about at once: others are changing them.
 const LOOKUPS_AT_ONCE: usize = 32;
+
+/// What writers of files have not yet sent to the objects: the size, and the time.
+type Unsent = HashMap<Ino, (u64, Timestamp)>;
 
 /// An entry of a directory that is scanned.
 #[derive(Clone, Debug)]
@@ -53,10 +59,12 @@ impl<T: Transport> Client<T> {
             }
             reply => reply?,
         };
-        let pages = match reply {
-            MdsReply::Scanned(pages) if (1..=directories.len()).contains(&pages.len()) => pages,
-            _ => return Err(Errno::EPROTO),
-        };
+        let MdsReply::Scanned { pages, unsent } = reply else { return Err(Errno::EPROTO) };
+        if !(1..=directories.len()).contains(&pages.len()) {
+            return Err(Errno::EPROTO);
+        }
+        let unsent: Unsent =
+            unsent.into_iter().map(|(ino, size, mtime)| (ino, (size, mtime))).collect();
         let mut scanned = Vec::with_capacity(pages.len());
         for (page, (directory, cookie)) in pages.into_iter().zip(directories) {
             let page = match page {
@@ -71,7 +79,7 @@ impl<T: Transport> Client<T> {
                 (false, Some(last)) if last.cookie > *cookie => Some(last.cookie),
                 _ => return Err(Errno::EPROTO),
             };
-            let entries = self.scanned_entries(caller, *directory, page.entries).await;
+            let entries = self.scanned_entries(caller, *directory, page.entries, &unsent).await;
             scanned.push(Ok(ScannedPage { entries, next }));
         }
         Ok(scanned)
@@ -88,19 +96,26 @@ impl<T: Transport> Client<T> {
         self.ask(caller, &MdsRequest::Scan { directories, bytes_max, filter }).await
     }
 
-    /// Entries with attributes: those that did not come with the page are asked for.
+    /// Entries with attributes: those that did not come with the page are asked for, and the objects of
+    /// files that are written.
     async fn scanned_entries(
         &self,
         caller: &Caller,
         directory: Ino,
         entries: Vec<DirEntry>,
+        unsent: &Unsent,
     ) -> Vec<ScannedEntry> {
-        let is_whole = entries.iter().all(|entry| entry.attr.is_some());
+        let is_whole =
+            entries.iter().all(|entry| entry.attr.as_ref().is_some_and(|attr| !attr.size_on_ost));
         let lookups = entries.into_iter().map(|entry| async move {
             let DirEntry { name, ino, dirent_type, attr, .. } = entry;
             let kind = FileType::from_dirent_type(dirent_type);
             if let Some(attr) = attr {
-                return ScannedEntry { name, ino, kind, attr: Ok(attr) };
+                let attr = match attr.size_on_ost {
+                    true => self.with_unsent(attr, unsent.get(&ino).copied()).await,
+                    false => Ok(attr),
+                };
+                return ScannedEntry { name, ino, kind, attr };
             }
             match self.lookup(caller, directory, &name).await {
                 // The name may be another file's by now.

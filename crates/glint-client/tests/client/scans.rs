@@ -5,12 +5,17 @@
 use crate::support::{Fake, with_client};
 use glint_client::Caller;
 use glint_proto::{
-    Attr, DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, Op,
+    Attr, DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, Op, OstRequest,
+    Timestamp,
 };
 
 /// A directory that is gone, and one that was moved to where the client sees nothing.
 const GONE: Ino = Ino(404);
 const OUTSIDE: Ino = Ino(403);
+
+fn scanned(pages: Vec<FsResult<DirPage>>) -> MdsReply {
+    MdsReply::Scanned { pages, unsent: Vec::new() }
+}
 
 fn entry(name: &[u8], attr: Option<Attr>) -> DirEntry {
     DirEntry { ino: Ino(20), cookie: 1, dirent_type: 8, name: name.to_vec(), attr }
@@ -27,11 +32,12 @@ fn serve(fake: &Fake) {
                     OUTSIDE => Some(Errno::EACCES),
                     _ => None,
                 });
-                let entries = vec![entry(b"f", Some(Attr { ino: Ino(20), ..like.clone() }))];
+                let attr = Attr { ino: Ino(20), size_on_ost: false, ..like.clone() };
+                let entries = vec![entry(b"f", Some(attr))];
                 let page = Ok(DirPage { entries, end: true });
                 match refused {
                     Some(error) => Err(error),
-                    None => Ok(MdsReply::Scanned(vec![page; directories.len()])),
+                    None => Ok(scanned(vec![page; directories.len()])),
                 }
             }
             _ => return answer,
@@ -71,6 +77,31 @@ fn a_refused_directory_hides_no_other_one() {
 }
 
 #[test]
+fn the_size_of_a_file_that_is_written_comes_from_its_writer_and_its_objects() {
+    with_client(async |fake, client| {
+        let like = fake.0.lock().attr();
+        fake.turn(move |_, request, answer| match request {
+            MdsRequest::Scan { .. } => {
+                let attr = |ino| Attr { ino: Ino(ino), size_on_ost: true, ..like.clone() };
+                let of = |ino| DirEntry { ino: Ino(ino), ..entry(b"f", Some(attr(ino))) };
+                let pages = vec![Ok(DirPage { entries: vec![of(20), of(21)], end: true })];
+                let unsent = vec![(Ino(20), 1 << 40, Timestamp { secs: 1 << 40, nanos: 7 })];
+                (Ok(MdsReply::Scanned { pages, unsent }), Vec::new())
+            }
+            _ => answer,
+        });
+        let mut pages = client.scan(&Caller::ROOT, &[(Ino(2), 0)], None).await.unwrap();
+        let entries = pages.remove(0).unwrap().entries;
+        let [unsent, sent] = entries.try_into().unwrap();
+        let (unsent, sent): (Attr, Attr) = (unsent.attr.unwrap(), sent.attr.unwrap());
+        assert_eq!((unsent.size, unsent.mtime.nanos), (1 << 40, 7));
+        assert!(sent.size < 1 << 40);
+        assert_eq!(fake.asked(Op::Lookup) + fake.asked(Op::Getattr), 0);
+        assert_eq!(fake.count(|request| matches!(request, OstRequest::Stat { .. })), 2);
+    });
+}
+
+#[test]
 fn a_name_that_others_replace_is_one_file() {
     with_client(async |fake, client| {
         let like = fake.0.lock().attr();
@@ -78,7 +109,7 @@ fn a_name_that_others_replace_is_one_file() {
         fake.turn(move |_, request, answer| match request {
             MdsRequest::Scan { .. } => {
                 let page = DirPage { entries: vec![entry(b"f", None)], end: true };
-                (Ok(MdsReply::Scanned(vec![Ok(page)])), Vec::new())
+                (Ok(scanned(vec![Ok(page)])), Vec::new())
             }
             MdsRequest::Lookup { .. } => {
                 let mode = FileType::Directory.mode_bits() | 0o755;

@@ -6,11 +6,14 @@
 use crate::error::{OpResult, Stop};
 use crate::ops::readdir::Room;
 use crate::service::{Context, Mds};
+use futures_util::StreamExt;
 use glint_kv::Kv;
 use glint_proto::limits::{SCAN_BYTES_MAX, SCAN_DIRECTORIES_MAX};
 use glint_proto::posix::{EXEC, READ, ScanFilter};
-use glint_proto::{Attr, DirEntry, DirPage, Errno, Ino, MdsReply};
+use glint_proto::{Attr, DirEntry, DirPage, Errno, FsResult, Ino, MdsReply, Timestamp};
 
+/// Files whose writers are asked at once.
+const GLIMPSES_AT_ONCE: usize = 64;
 /// Bytes of entries below which no further directory is begun.
 const PAGE_BYTES_MIN: usize = 4096;
 
@@ -44,7 +47,26 @@ impl<K: Kv> Mds<K> {
             };
             pages.push(page);
         }
-        Ok(MdsReply::Scanned(pages))
+        let unsent = self.unsent(context, &pages).await;
+        Ok(MdsReply::Scanned { pages, unsent })
+    }
+
+    /// What writers of files in these pages have not yet sent. They are asked at once, so that a scan
+    /// takes no request for each.
+    async fn unsent(
+        &self,
+        context: &Context<'_>,
+        pages: &[FsResult<DirPage>],
+    ) -> Vec<(Ino, u64, Timestamp)> {
+        let entries = pages.iter().flatten().flat_map(|page| &page.entries);
+        let written =
+            entries.filter_map(|entry| entry.attr.as_ref()).filter(|attr| is_written(attr));
+        let glimpse = |ino: Ino| async move {
+            let (size, mtime) = self.glimpse(context, ino).await?;
+            Some((ino, size, mtime))
+        };
+        let glimpses = futures_util::stream::iter(written.map(|attr| glimpse(attr.ino)));
+        glimpses.buffer_unordered(GLIMPSES_AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
     /// A page of one directory, and the bytes that it counts for: those of all entries that were looked
@@ -72,13 +94,18 @@ impl<K: Kv> Mds<K> {
         if let Some(filter) = filter {
             keep(&mut page, |entry| filter.wants_name(&entry.name, entry.dirent_type));
         }
-        let is_known = |attr: &Attr| !(attr.is_file() && attr.size_on_ost);
-        self.tell_attributes(context, &mut page, |_, attr| is_known(attr)).await?;
+        self.tell_attributes(context, &mut page, |_, _| true).await?;
         if let Some(filter) = filter {
-            keep(&mut page, |entry| entry.attr.as_ref().is_none_or(|attr| filter.wants(attr)));
+            let may_be_wanted = |attr: &Attr| is_written(attr) || filter.wants(attr);
+            keep(&mut page, |entry| entry.attr.as_ref().is_none_or(may_be_wanted));
         }
         Ok((page, used))
     }
+}
+
+/// Whether only its objects and its writers know the size and the times of a file.
+fn is_written(attr: &Attr) -> bool {
+    attr.is_file() && attr.size_on_ost
 }
 
 /// Keeps the wanted entries of a page, and the one that the next page begins after.

@@ -102,7 +102,7 @@ fn scan_for(
 ) -> FsResult<Vec<FsResult<DirPage>>> {
     let (directories, filter) = (directories.to_vec(), filter.map(Box::new));
     match tree.ask(cred, &MdsRequest::Scan { directories, bytes_max, filter })? {
-        MdsReply::Scanned(pages) => Ok(pages),
+        MdsReply::Scanned { pages, .. } => Ok(pages),
         other => panic!("{other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use glint_kv::memory::MemoryKv;
 use glint_proto::MetadataService;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::RUNS_MAX;
-use glint_proto::lock::{Bits, Grant, Range, Return};
+use glint_proto::lock::{Bits, Grant, Range, Recall, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags,
     Owner, Placement, PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, SetAttr,
@@ -342,6 +342,49 @@ fn an_access_harms_no_change() {
     let later = Timestamp { secs: changed.ctime.secs + 1, ..changed.ctime };
     assert_eq!(batch(3, -1, touch(ino)), (done(), later));
     assert_eq!(batch(4, -2, MdsRequest::Setattr { ino, set }).0, Err(Errno::ESTALE));
+}
+
+/// A scan asks the writers of all files that it comes to at once, and says what they answered.
+#[test]
+fn a_scan_glimpses_all_files_at_once() {
+    let mds = start(&Arc::default(), 1);
+    let [writer, reader] = [1, 2].map(|client| connect(&mds, client));
+    let listening = mds.listen(writer.client());
+    let write = OpenFlags { write: true, ..OpenFlags::default() };
+    let files: Vec<Ino> = [&b"a"[..], b"b", b"c"]
+        .iter()
+        .zip(1..)
+        .map(|(name, xid)| {
+            let MdsRequest::Create { parent, mode, umask, rdev, target, exclusive, .. } = FILE
+            else {
+                panic!("{FILE:?}")
+            };
+            let open = Some(write);
+            let create =
+                MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive };
+            ino_of(block_on(ask(&mds, &writer, xid, create)))
+        })
+        .collect();
+    let directories = vec![(Ino::ROOT, 0)];
+    let scan = MdsRequest::Scan { directories, bytes_max: 1 << 16, filter: None };
+    let mut scanning = pin!(ask(&mds, &reader, 1, scan));
+    assert!(block_on(poll_once(&mut scanning)).is_none(), "it waits for the writer");
+    let recalls = block_on(mds.recalls(writer.client(), listening)).unwrap();
+    let size = |ino: Ino| (ino != files[1]).then_some((1000 + ino.0, Timestamp::default()));
+    let answers = recalls.iter().filter_map(|recall| match *recall {
+        Recall::Glimpse { ino, number } => Some(Return::Glimpse { ino, number, seen: size(ino) }),
+        _ => None,
+    });
+    let answers: Vec<Return> = answers.collect();
+    assert_eq!(answers.len(), files.len(), "{recalls:?}");
+    mds.return_locks(writer.client(), &answers);
+    let scanned = block_on(scanning).reply;
+    let Ok(MdsReply::Scanned { pages, mut unsent }) = scanned else { panic!("{scanned:?}") };
+    let entries = &pages[0].as_ref().unwrap().entries;
+    assert!(entries.iter().all(|entry| entry.attr.as_ref().unwrap().size_on_ost), "{entries:?}");
+    unsent.sort_unstable();
+    let expected = [files[0], files[2]].map(|ino| (ino, 1000 + ino.0, Timestamp::default()));
+    assert_eq!(unsent, expected);
 }
 
 /// A client that was last heard of in a run that nobody remembers has missed too many: it is told

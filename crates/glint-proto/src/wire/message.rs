@@ -326,8 +326,9 @@ pub enum MdsReply {
     Inodes { first: u64, count: u32, osts: u16, avoided: Vec<u16>, chains: Vec<ChainTargets> },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
-    /// `scan`: pages of the first directories that were named, at least of one.
-    Scanned(Vec<FsResult<DirPage>>),
+    /// `scan`: pages of the first directories that were named, at least of one. Of files in them that
+    /// others write, which only their objects know the size of, what is not sent yet: as `Glimpsed`.
+    Scanned { pages: Vec<FsResult<DirPage>>, unsent: Vec<(Ino, u64, Timestamp)> },
 }
 
 /// A request to an OST.

@@ -137,7 +137,7 @@ fn a_bound_client_scans_all_of_its_part_and_nothing_else() {
         let directories = asked.iter().map(|ino| (*ino, 0)).collect();
         let request = MdsRequest::Scan { directories, bytes_max: 1 << 20, filter: None };
         let (reply, _) = runtime.block_on(client.mds().request(&Cred::ROOT, &request));
-        let Ok(MdsReply::Scanned(pages)) = reply else { panic!("{reply:?}") };
+        let Ok(MdsReply::Scanned { pages, .. }) = reply else { panic!("{reply:?}") };
         pages.into_iter().map(|page| page.map(|page| page.entries.len())).collect()
     };
     assert_eq!(scanned(&[one, gone, moved, two]), [Ok(1); 4]);

@@ -143,7 +143,10 @@ fn answers_of_the_mds() {
         MdsReply::Blocked(Some(LOCK)),
         MdsReply::Inodes { first: 1, count: 2, osts: 3, avoided: vec![4], chains: vec![chains] },
         MdsReply::Batched { done: 1, failed: vec![(2, Errno::EIO)] },
-        MdsReply::Scanned(vec![Ok(DirPage::default()), Err(Errno::EIO)]),
+        MdsReply::Scanned {
+            pages: vec![Ok(DirPage::default()), Err(Errno::EIO)],
+            unsent: vec![(Ino(1), 2, TIME)],
+        },
     ];
     must_be(
         &replies,
@@ -160,6 +163,6 @@ fn answers_of_the_mds() {
          Blocked 0901010203050601010104
          Inodes 0a01020301040102050106
          Batched 0b0101020a
-         Scanned 0c02000000010a",
+         Scanned 0c02000000010a0101020604",
     );
 }
