@@ -17,7 +17,7 @@ use crate::cache::inode::names::CachedName;
 use crate::cache::inode::rare::{Rare, blank};
 use crate::cache::pages::{PageSize, Pages};
 use glint_proto::Ino;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 
 /// A table of names is made smaller when no more than this part of its room is in use.
@@ -31,14 +31,13 @@ pub(crate) struct Dentries {
     known: Rare<KnownNames>,
 }
 
-/// The number of the inode of a name; `None` if the name is free. No inode has 0, for which the
-/// kernel takes a name that is free.
-type Child = Option<NonZeroU64>;
-
 /// What is known of a directory once something is.
 #[derive(Default)]
 struct KnownNames {
-    names: HashMap<CachedName, Child>,
+    /// Inodes of names; none has the number 0.
+    names: HashMap<CachedName, NonZeroU64>,
+    /// Names that are free, apart from those: they all go whenever others could make some.
+    free: HashSet<CachedName>,
     /// How many names were learned to be free since those were last forgotten all at once.
     negative: usize,
     complete: bool,
@@ -57,6 +56,14 @@ impl KnownNames {
     /// Others can change names, or could until now.
     fn lose_protection(&mut self) {
         (self.complete, self.unprotected) = (false, Tick::now());
+    }
+
+    /// Forgets a name, also that it is free. Returns its inode.
+    fn take(&mut self, name: &[u8]) -> Option<NonZeroU64> {
+        self.free.remove(name);
+        let child = self.names.remove(name);
+        self.give_room_back();
+        child
     }
 
     /// Names were taken out. What is left has room for as many again, so what it costs to move them is
@@ -92,20 +99,19 @@ impl Dentries {
 
     /// The inode that a name leads to, if that is known.
     pub(crate) fn get(&self, name: &[u8]) -> Option<Ino> {
-        self.known.names.get(name).copied().flatten().map(ino_of)
+        self.known.names.get(name).copied().map(ino_of)
     }
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8], protected: bool) -> bool {
-        match self.known.names.get(name) {
-            Some(child) => child.is_none() && protected,
-            None => self.known.complete && protected,
-        }
+        protected
+            && !self.known.names.contains_key(name)
+            && (self.known.complete || self.has_negative(name))
     }
 
     /// Whether a name is among those that are known to be free.
     pub(crate) fn has_negative(&self, name: &[u8]) -> bool {
-        self.known.names.get(name).is_some_and(Option::is_none)
+        !self.known.free.is_empty() && self.known.free.contains(name)
     }
 
     /// Whether a name that is not known here does not exist.
@@ -124,24 +130,27 @@ impl Dentries {
 
     /// Whether no name is known to lead to an inode.
     pub(crate) fn is_empty(&self) -> bool {
-        self.known.names.values().all(Option::is_none)
+        self.known.names.is_empty()
     }
 
     /// Names that lead to inodes, and these.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Ino)> {
-        let names = self.known.names.iter();
-        names.filter_map(|(name, child)| child.map(|child| (&**name, ino_of(child))))
+        self.known.names.iter().map(|(name, child)| (&**name, ino_of(*child)))
     }
 
     /// The inodes of names.
     pub(crate) fn inodes(&self) -> Vec<Ino> {
-        self.known.names.values().flatten().copied().map(ino_of).collect()
+        self.known.names.values().copied().map(ino_of).collect()
     }
 
     /// A name leads to this inode.
     pub(crate) fn insert(&mut self, name: &[u8], ino: Ino) {
         match NonZeroU64::new(ino.0) {
-            Some(child) => _ = self.known.make().names.insert(name.into(), Some(child)),
+            Some(child) => {
+                let known = self.known.make();
+                known.free.remove(name);
+                known.names.insert(name.into(), child);
+            }
             None => self.doubt(name),
         }
     }
@@ -155,7 +164,8 @@ impl Dentries {
     /// A name is free. Whether it is the first that is.
     pub(crate) fn insert_negative(&mut self, name: &[u8]) -> bool {
         let known = self.known.make();
-        known.names.insert(name.into(), None);
+        known.names.remove(name);
+        known.free.insert(name.into());
         known.negative += 1;
         known.negative == 1
     }
@@ -169,9 +179,7 @@ impl Dentries {
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<Ino> {
         self.disturbed = Tick::now();
         let known = self.known.made()?;
-        let child = known.names.remove(name);
-        known.give_room_back();
-        child.flatten().map(ino_of)
+        known.take(name).map(ino_of)
     }
 
     /// A name may lead anywhere, after a change: it is not the only one that is not known.
@@ -184,8 +192,7 @@ impl Dentries {
     /// because of that, so other answers are as good as before.
     pub(crate) fn doubt_known(&mut self, name: &[u8]) {
         if let Some(known) = self.known.made() {
-            known.names.remove(name);
-            known.give_room_back();
+            known.take(name);
             (known.complete, known.doubted) = (false, Tick::now());
         }
     }
@@ -195,7 +202,7 @@ impl Dentries {
         self.disturbed = Tick::now();
         if let Some(known) = self.known.made() {
             known.complete = false;
-            known.names.retain(|_, child| child.is_none_or(|child| !is_doubtful(ino_of(child))));
+            known.names.retain(|_, child| !is_doubtful(ino_of(*child)));
             known.give_room_back();
         }
     }
@@ -250,7 +257,7 @@ impl Dentries {
         self.disturbed = Tick::now();
         if let Some(known) = self.known.made() {
             known.lose_protection();
-            known.names = HashMap::new();
+            (known.names, known.free) = Default::default();
         }
     }
 
@@ -262,14 +269,13 @@ impl Dentries {
 
     fn forget_free(&mut self) {
         if let Some(known) = self.known.made() {
-            known.names.retain(|_, child| child.is_some());
-            known.give_room_back();
+            known.free = HashSet::new();
         }
     }
 
     /// How many names are known, also to be free.
     pub(crate) fn len(&self) -> usize {
-        self.known.names.len()
+        self.known.names.len() + self.known.free.len()
     }
 }
 

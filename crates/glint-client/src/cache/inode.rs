@@ -353,9 +353,9 @@ impl InodeState {
         self.names.count_in(parent)
     }
 
-    /// A name that leads here, under ENTRY.
-    pub(crate) fn name(&self) -> Option<&Name> {
-        self.names.first()
+    /// A directory with a name that leads here, under ENTRY.
+    pub(crate) fn parent(&self) -> Option<Ino> {
+        self.names.parent()
     }
 
     /// A name does not lead here any more.

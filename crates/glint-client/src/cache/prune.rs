@@ -96,26 +96,32 @@ impl KernelMemory {
     }
 }
 
-/// When the kernel may be asked for an inode again: the round, and how often it was asked in vain.
+/// When the kernel may be asked to forget an inode: the round, whether the file was opened since the last
+/// look for inodes to forget, and how often it was asked in vain.
 #[derive(Default)]
 pub(crate) struct NextAsk(AtomicU32);
 
 impl NextAsk {
     const IN_VAIN: u32 = 0xf;
+    /// Such a file has a second chance, as in the CLOCK algorithm. (Of a stat that the kernel answers
+    /// nothing is heard.)
+    const IS_USED: u32 = 0x10;
+    const ROUND_SHIFT: u32 = 5;
+    const ROUND: u32 = u32::MAX << NextAsk::ROUND_SHIFT;
 
     /// Whether it may be asked in this round.
     fn is_due(&self, Round(round): Round) -> bool {
         let next = self.0.load(Ordering::Relaxed);
         // Rounds are counted in the bits that are left, and begin anew after some months.
-        let wait = (next & !Self::IN_VAIN).wrapping_sub(round << Self::IN_VAIN.count_ones());
-        let longest = 1 << (IN_VAIN_MAX + Self::IN_VAIN.count_ones());
+        let wait = (next & Self::ROUND).wrapping_sub(round << Self::ROUND_SHIFT);
+        let longest = 1 << (IN_VAIN_MAX + Self::ROUND_SHIFT);
         next & Self::IN_VAIN == 0 || wait == 0 || wait > longest
     }
 
     /// It is asked in this round.
     fn note_asked(&self, Round(round): Round) {
         let in_vain = self.0.load(Ordering::Relaxed) & Self::IN_VAIN;
-        let next = round.wrapping_add(1 << in_vain) << Self::IN_VAIN.count_ones();
+        let next = round.wrapping_add(1 << in_vain) << Self::ROUND_SHIFT;
         self.0.store(next | (in_vain + 1).min(IN_VAIN_MAX), Ordering::Relaxed);
     }
 
@@ -123,11 +129,24 @@ impl NextAsk {
     pub(crate) fn forgotten(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
+
+    /// The file is opened.
+    pub(crate) fn note_use(&self) {
+        if self.0.load(Ordering::Relaxed) & Self::IS_USED == 0 {
+            self.0.fetch_or(Self::IS_USED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the file was opened since the last time that this was asked.
+    fn take_use(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::IS_USED != 0
+            && self.0.fetch_and(!Self::IS_USED, Ordering::Relaxed) & Self::IS_USED != 0
+    }
 }
 
 impl Cache {
     /// Asks the kernel to forget as many inodes as are known above `limit`: of one part after the
-    /// other those whose locks are oldest. May wait for requests under way. Returns how many inodes it
+    /// other those whose locks are oldest, but not those that were opened since the last look. May wait for requests under way. Returns how many inodes it
     /// was asked for.
     pub(crate) fn prune(&self, limit: usize, round: Round) -> usize {
         let excess = self.len().saturating_sub(limit);
@@ -158,6 +177,7 @@ impl Cache {
                 is_unused.then(|| state.granted())
             };
             if inode.next_ask.is_due(round)
+                && !inode.next_ask.take_use()
                 && let Some(granted) = granted()
             {
                 found.push((granted, inode));
@@ -256,6 +276,27 @@ mod tests {
         mount.cache.forget(Ino(2000), 1);
         mount.look_up(2000..2001);
         assert!(mount.asked_in(2 << PAUSE_MAX).contains(&Ino(2000)));
+    }
+
+    #[test]
+    fn files_that_are_opened_stay_while_a_scan_passes() {
+        let mut mount = Mount::new();
+        let (used, mut others) = (100..105, HashSet::new());
+        mount.look_up(used.clone());
+        for seen in 0..20 {
+            for ino in used.clone() {
+                mount.cache.inode(Ino(ino)).next_ask.note_use();
+            }
+            mount.look_up(1000 + 100 * seen..1100 + 100 * seen);
+            for ino in mount.asked_in(1) {
+                assert!(!used.contains(&ino.0), "{ino:?} in round {seen}");
+                others.insert(ino);
+            }
+        }
+        assert!(others.len() > 1500, "{}", others.len());
+        // Nobody opens them any more.
+        let asked = mount.asked_in(MINUTE);
+        assert!(used.clone().all(|ino| asked.contains(&Ino(ino))));
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl<T: Transport> Client<T> {
             error_seen = state.rare.data.told_to_new(flags.truncate);
             if attr.is_file() {
                 state.rare.make().data.set_layout(Some(attr.layout));
+                inode.next_ask.note_use();
             }
         }
         self.handles.add(OpenFile {

@@ -6,6 +6,7 @@
 use glint_proto::Ino;
 use smallvec::SmallVec;
 use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
@@ -69,6 +70,9 @@ impl Hash for CachedName {
     }
 }
 
+/// More names than these are found by their directories.
+const FEW_NAMES_MAX: usize = 16;
+
 /// Names that lead to one inode.
 #[derive(Default)]
 pub(crate) enum InodeNames {
@@ -76,38 +80,55 @@ pub(crate) enum InodeNames {
     None,
     One(Name),
     /// In a box, so that the others take no room for a list.
-    Many(Box<SmallVec<[Name; 2]>>),
+    Few(Box<SmallVec<[Name; 2]>>),
+    /// A file may have tens of thousands, and each use of one of them looks here.
+    #[allow(clippy::box_collection, reason = "inodes with one name are no larger for it")]
+    Many(Box<HashMap<Ino, HashSet<CachedName>>>),
 }
 
 impl InodeNames {
-    fn as_slice(&self) -> &[Name] {
+    fn few(&self) -> &[Name] {
         match self {
-            InodeNames::None => &[],
+            InodeNames::None | InodeNames::Many(_) => &[],
             InodeNames::One(name) => std::slice::from_ref(name),
-            InodeNames::Many(names) => names,
+            InodeNames::Few(names) => names,
         }
     }
 
     /// A name leads to the inode, perhaps among others. Whether it was not known.
     pub(crate) fn add(&mut self, parent: Ino, name: &[u8]) -> bool {
-        if self.as_slice().iter().any(|(p, n)| *p == parent && **n == *name) {
+        if let InodeNames::Many(names) = self {
+            return names.entry(parent).or_default().insert(name.into());
+        }
+        if self.few().iter().any(|(p, n)| *p == parent && **n == *name) {
             return false;
         }
         let name = (parent, name.into());
         *self = match std::mem::take(self) {
-            InodeNames::None => InodeNames::One(name),
-            InodeNames::One(first) => InodeNames::Many(Box::new(SmallVec::from([first, name]))),
-            InodeNames::Many(mut names) => {
+            InodeNames::One(first) => InodeNames::Few(Box::new(SmallVec::from([first, name]))),
+            InodeNames::Few(mut names) if names.len() < FEW_NAMES_MAX => {
                 names.push(name);
-                InodeNames::Many(names)
+                InodeNames::Few(names)
             }
+            InodeNames::Few(names) => {
+                let mut many: HashMap<_, HashSet<_>> = HashMap::new();
+                for (parent, name) in names.into_iter().chain([name]) {
+                    many.entry(parent).or_default().insert(name);
+                }
+                InodeNames::Many(Box::new(many))
+            }
+            // `Many` has returned above.
+            InodeNames::None | InodeNames::Many(_) => InodeNames::One(name),
         };
         true
     }
 
     /// How many of them are in a directory.
     pub(crate) fn count_in(&self, parent: Ino) -> usize {
-        self.as_slice().iter().filter(|(p, _)| *p == parent).count()
+        match self {
+            InodeNames::Many(names) => names.get(&parent).map_or(0, HashSet::len),
+            _ => self.few().iter().filter(|(p, _)| *p == parent).count(),
+        }
     }
 
     /// A name leads to the inode, and no other one does.
@@ -119,19 +140,33 @@ impl InodeNames {
     pub(crate) fn remove(&mut self, parent: Ino, name: &[u8]) {
         match self {
             InodeNames::One((p, n)) if *p == parent && **n == *name => *self = InodeNames::None,
-            InodeNames::Many(names) => {
+            InodeNames::Few(names) => {
                 names.retain(|(p, n)| *p != parent || **n != *name);
                 if names.len() < 2 {
                     *self = names.pop().map_or(InodeNames::None, InodeNames::One);
                 }
             }
-            _ => {}
+            InodeNames::Many(names) => {
+                if let Some(there) = names.get_mut(&parent)
+                    && there.remove(name)
+                    && there.is_empty()
+                {
+                    names.remove(&parent);
+                    if names.is_empty() {
+                        *self = InodeNames::None;
+                    }
+                }
+            }
+            InodeNames::None | InodeNames::One(_) => {}
         }
     }
 
-    /// One of them.
-    pub(crate) fn first(&self) -> Option<&Name> {
-        self.as_slice().first()
+    /// A directory that has one of them.
+    pub(crate) fn parent(&self) -> Option<Ino> {
+        match self {
+            InodeNames::Many(names) => names.keys().next().copied(),
+            _ => self.few().first().map(|(parent, _)| *parent),
+        }
     }
 
     /// None is known any more. Returns those that were.
@@ -139,7 +174,12 @@ impl InodeNames {
         match std::mem::take(self) {
             InodeNames::None => SmallVec::new(),
             InodeNames::One(name) => SmallVec::from_iter([name]),
-            InodeNames::Many(names) => names.into_iter().collect(),
+            InodeNames::Few(names) => names.into_iter().collect(),
+            InodeNames::Many(names) => {
+                let of_directory =
+                    |(parent, names): (_, HashSet<_>)| names.into_iter().map(move |n| (parent, n));
+                names.into_iter().flat_map(of_directory).collect()
+            }
         }
     }
 }
@@ -178,21 +218,21 @@ mod tests {
 
         #[test]
         fn each_name_is_known_once(
-            steps in proptest::collection::vec((0u8..7, 0u64..3, 0u8..3), 0..60)
+            steps in proptest::collection::vec((0u8..40, 0u64..3, 0u8..12), 0..120)
         ) {
             let (mut names, mut model) = (InodeNames::default(), BTreeSet::new());
             for (step, parent, name) in steps {
                 let (parent, name) = (Ino(parent), [name]);
                 match step {
-                    0..3 => {
-                        names.add(parent, &name);
-                        model.insert((parent, name.to_vec()));
+                    0..20 => {
+                        let is_new = model.insert((parent, name.to_vec()));
+                        prop_assert_eq!(names.add(parent, &name), is_new);
                     }
-                    3..5 => {
+                    20..38 => {
                         names.remove(parent, &name);
                         model.remove(&(parent, name.to_vec()));
                     }
-                    5 => {
+                    38 => {
                         names.set_only(parent, &name);
                         model = [(parent, name.to_vec())].into();
                     }
@@ -201,6 +241,11 @@ mod tests {
                         prop_assert_eq!(taken(&mut names), model.into_iter().collect::<Vec<_>>());
                     }
                 }
+                let there = model.iter().filter(|(p, _)| *p == parent).count();
+                prop_assert_eq!(names.count_in(parent), there);
+                let parent = names.parent();
+                prop_assert_eq!(parent.is_some(), !model.is_empty());
+                prop_assert!(parent.is_none_or(|p| model.iter().any(|(q, _)| *q == p)));
             }
             prop_assert_eq!(taken(&mut names), model.into_iter().collect::<Vec<_>>());
         }

@@ -34,6 +34,9 @@ const _: () = assert!(FILE_BYTES_MAX <= 1 << STRIPE_BYTES_LOG2_MIN, "it lies in 
 const FILES_MAX: usize = 8192;
 /// Names of a directory among which a sequence is looked for.
 const NAMES_MAX: usize = 20_000;
+/// Names of files that are noted, in all directories: 8 MiB; and the directories.
+const NOTED_NAMES_MAX: usize = 1 << 20;
+const NOTED_DIRECTORIES_MAX: usize = 4096;
 /// How often others are taken for files that are not to be asked for.
 const TRIES: usize = 3;
 /// Directories whose first file may begin a sequence, since one went on.
@@ -52,6 +55,22 @@ pub(crate) struct PrefetchedFiles {
     files: Mutex<VecDeque<Weak<CachedInode>>>,
     /// Directories of which the first file may still begin a sequence.
     guesses: AtomicU32,
+    noted: Mutex<NotedNames>,
+}
+
+/// Directories in which names of files are noted, with how many, the oldest first.
+#[derive(Default)]
+struct NotedNames {
+    directories: VecDeque<(Weak<CachedInode>, usize)>,
+    names: usize,
+}
+
+impl NotedNames {
+    fn pop(&mut self) -> Option<Weak<CachedInode>> {
+        let (oldest, names) = self.directories.pop_front()?;
+        self.names -= names;
+        Some(oldest)
+    }
 }
 
 impl Default for PrefetchedFiles {
@@ -61,6 +80,7 @@ impl Default for PrefetchedFiles {
             memory: ReadAheadMemory::for_prefetched(),
             files: Mutex::default(),
             guesses: AtomicU32::new(0),
+            noted: Mutex::default(),
         }
     }
 }
@@ -102,9 +122,41 @@ impl PrefetchedFiles {
     /// all of it if nobody has used this client for long.
     pub(crate) fn set_steps(&self, steps: u32, is_idle: bool) {
         self.memory.set_steps(steps);
+        if steps > 0 || is_idle {
+            self.limit_noted(0);
+        }
         while self.memory.is_over() || is_idle {
             let Some(oldest) = self.files.lock().pop_front() else { return };
             take(&oldest);
+        }
+    }
+
+    /// So many names of files were noted in a directory, whose lock the caller does not hold.
+    fn note_names(&self, directory: &Arc<CachedInode>, names: usize) {
+        if names > 0 {
+            let mut noted = self.noted.lock();
+            noted.directories.push_back((Arc::downgrade(directory), names));
+            noted.names += names;
+            drop(noted);
+            self.limit_noted(NOTED_NAMES_MAX);
+        }
+    }
+
+    /// Forgets names of the directories that were noted first, until there are no more than that.
+    fn limit_noted(&self, names_max: usize) {
+        loop {
+            let oldest = {
+                let mut noted = self.noted.lock();
+                let directories = noted.directories.len();
+                if noted.names <= names_max && directories <= NOTED_DIRECTORIES_MAX {
+                    return;
+                }
+                noted.pop()
+            };
+            let Some(directory) = oldest.and_then(|oldest| oldest.upgrade()) else { continue };
+            if let Some(plan) = directory.lock().prefetch_plan() {
+                plan.forget_names();
+            }
         }
     }
 
@@ -147,7 +199,9 @@ impl<T: Transport> Client<T> {
         let Some(directory) = self.cache.find(directory) else { return };
         let is_file = |entry: &&DirEntry| entry.dirent_type == FileType::Regular.dirent_type();
         let files = entries.iter().filter(is_file).map(|entry| entry.ino);
+        let count = files.clone().count();
         directory.lock().rare.make().prefetch_plan.get_or_insert_default().list(is_begin, files);
+        self.data.prefetched.note_names(&directory, count);
     }
 
     /// A file is read through a handle for the first time: asks for those that are likely to be
@@ -155,14 +209,14 @@ impl<T: Transport> Client<T> {
     pub(crate) fn prefetch_after(&self, inode: &CachedInode) {
         let (was_prefetched, parent) = {
             let state = inode.lock();
-            let Some((parent, _)) = state.name() else { return };
+            let Some(parent) = state.parent() else { return };
             if state.attributes().is_none_or(|attr| attr.size > FILE_BYTES_MAX) {
                 return;
             }
-            (state.rare.data.is_prefetched(), *parent)
+            (state.rare.data.is_prefetched(), parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
-        let many = {
+        let (many, names) = {
             let mut state = directory.lock();
             if state.rare.delegation.is_delegated() {
                 return;
@@ -171,6 +225,7 @@ impl<T: Transport> Client<T> {
             let plan = rare.make().prefetch_plan.get_or_insert_default();
             let prefetched = &self.data.prefetched;
             let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
+            let mut names = 0;
             let many = match plan.on_read(inode.ino, was_prefetched, may_begin) {
                 Next::Nothing => 0,
                 Next::More(many) => {
@@ -182,12 +237,14 @@ impl<T: Transport> Client<T> {
                     if many > 0 && plan.is_first() {
                         prefetched.note_guess(false);
                     }
+                    names = plan.queued();
                     many
                 }
             };
             plan.note(inode.ino);
-            many
+            (many, names)
         };
+        self.data.prefetched.note_names(&directory, names);
         if many == 0 {
             return;
         }

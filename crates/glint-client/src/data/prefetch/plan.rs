@@ -57,6 +57,11 @@ impl PrefetchPlan {
         self.listed.extend(files.take(LISTED_MAX - self.listed.len()));
     }
 
+    /// Forgets what was listed, and the order in which files are read: that takes memory.
+    pub(crate) fn forget_names(&mut self) {
+        (self.listed, self.queue, self.marker) = Default::default();
+    }
+
     /// A file is read for the first time; it was prefetched or not. Whether the first one of a
     /// directory `may_begin` a sequence.
     pub(crate) fn on_read(&mut self, ino: Ino, was_prefetched: bool, may_begin: bool) -> Next {
@@ -123,6 +128,11 @@ impl PrefetchPlan {
         (self.attempts, self.surprises) = (self.attempts + 1, 0);
         self.window = if last.is_none() { WINDOW_GUESSED } else { WINDOW_MIN };
         self.window
+    }
+
+    /// How many files are left in the order in which they are read.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
     }
 
     /// The next ones in the sequence.
