@@ -375,6 +375,17 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_are_told_are_those_that_hold() {
+        use glint_proto::limits::KNOWN_INODES_MAX;
+        let (thousands, rest) = (KNOWN_INODES_MAX / 1000, KNOWN_INODES_MAX % 1000);
+        assert!(HELP.contains(&format!("({thousands} {rest:03})")), "{HELP}");
+        assert!(INODES.ends_with(&format!("={KNOWN_INODES_MAX}")), "{INODES}");
+        let seconds = IDLE_MS / 1000;
+        assert!(HELP.contains(&format!("({seconds}; 0: never)")), "{HELP}");
+        assert!(IDLE.contains(&format!("={seconds},")), "{IDLE}");
+    }
+
+    #[test]
     fn an_unknown_option_is_named_and_a_sloppy_mount_does_not_mind() {
         let error = parse(&["ro,colour".into()], false).err().unwrap();
         assert!(error.contains("colour"), "{error}");

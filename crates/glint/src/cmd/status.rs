@@ -115,8 +115,9 @@ fn numbers(first: u64, count: u64) -> String {
 fn show_mount(status: &Value) {
     if let Some(client) = status["client"].as_object() {
         crate::say!(
-            "  mount    {} inodes cached, {} evicted; {} not sent, {} errors of writing behind",
+            "  mount    {} of {} inodes cached, {} evicted; {} not sent, {} errors of writing behind",
             client["cached_inodes"],
+            client["memory"]["inodes_max"],
             client["evicted_inodes"],
             human_bytes(client["unsent_bytes"].as_u64().unwrap_or(0)),
             client["write_errors"]

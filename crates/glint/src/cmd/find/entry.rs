@@ -34,6 +34,8 @@ pub(super) struct Facts {
     pub(super) xattrs: Option<Vec<bool>>,
     /// OSTs with objects of a file whose layout alone does not say it.
     pub(super) osts: Option<Vec<u16>>,
+    /// One that the expression needs is not to be had, and that was told.
+    pub(super) refused: bool,
     /// Actions that were taken, by their numbers, and how they ended.
     pub(super) taken: Vec<(usize, bool)>,
     /// How much of what is printed for the file was printed before them.

@@ -41,11 +41,12 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Tests (N is exactly N, +N more, -N less):
-  -name -iname -path -ipath -lname -ilname PATTERN
+  -name -iname -path (-wholename) -ipath (-iwholename) -lname -ilname PATTERN
   -type f,d,l,p,s,b,c   -size N[cwbkMG]   -empty   -perm MODE, -MODE or /MODE
   -mtime -atime -ctime N (days)   -mmin -amin -cmin N (minutes), with fractions
   -newer -anewer -cnewer FILE
-  -newerXY FILE (X and Y: a, c or m)   -newerXt TIME (YYYY-MM-DD, YYYY-MM-DD HH:MM:SS, @SECONDS)
+  -newerXY FILE (X and Y: a, c or m)   -newerXt TIME (YYYY-MM-DD, YYYY-MM-DD HH:MM:SS,
+  with T between them or Z for UTC at the end, too; @SECONDS)
   -user -group NAME   -uid -gid -links -inum N   -nouser -nogroup   -true -false
   -xattr PATTERN (a name that listxattr(2) shows, such as user.project; not its value)
   -layout stripe_count=N,stripe_size=N,replicas=N,first_ost=N,osts=N (some of them; what `glint
@@ -55,7 +56,7 @@ Actions: -print -print0 -printf FORMAT -ls -prune -quit
   -delete (the servers do it; directories when they are empty; not a file that was replaced, or
   changed so that the expression does not hold any more: that is told)
   -exec COMMAND ;   -exec COMMAND {} +   (paths in a mount; {} is the path)
-Options: -maxdepth N -mindepth N -depth -xdev -mount   -P, before the paths
+Options: -maxdepth N -mindepth N -depth (-d) -xdev -mount   -P, before the paths
 Operators, by precedence: ( )  ! -not  -a -and  -o -or  ,
 
 Examples:

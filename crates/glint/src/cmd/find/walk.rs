@@ -151,13 +151,10 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 entry.facts.taken.push((action, ended_well));
                 continue;
             }
-            if let Err(error) = self.ask(&mut entry, missing).await {
-                self.sink.fail(&entry.path, error);
-            }
-            // Another listing may have ended the walk meanwhile.
-            if self.quit.get() {
+            if entry.facts.refused {
                 return (false, entry);
             }
+            self.ask_or_tell(&mut entry, missing).await;
         };
         if let (true, Err(error)) = (outcome.refused, &entry.attr) {
             self.sink.fail(&entry.path, *error);

@@ -80,7 +80,7 @@ pub(super) struct LsEntry {
     pub(super) target: Option<FsResult<Vec<u8>>>,
     /// Attributes of the file that a link leads to, if they are shown and to be had.
     pub(super) target_attr: Option<Attr>,
-    pub(super) has_acl: bool,
+    pub(super) has_acl: FsResult<bool>,
     pub(super) below: Option<Rc<LsDirectory>>,
 }
 
@@ -108,7 +108,7 @@ impl LsEntry {
             Needed::Attributes => true,
         };
         let attr = is_needed.then_some(attr);
-        let (target, target_attr, has_acl, below) = (None, None, false, None);
+        let (target, target_attr, has_acl, below) = (None, None, Ok(false), None);
         LsEntry { name, ino, kind, attr, target, target_attr, has_acl, below }
     }
 

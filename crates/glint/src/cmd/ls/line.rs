@@ -170,7 +170,7 @@ impl LinePrinter {
             if !style.long {
                 continue;
             }
-            columns.has_acl |= entry.has_acl;
+            columns.has_acl |= entry.has_acl == Ok(true);
             links = links.max(attr.nlink);
             let id_columns =
                 |id: u32, named: Option<usize>| named.unwrap_or_else(|| id.to_string().len());
@@ -269,7 +269,7 @@ impl LinePrinter {
             return;
         };
         out.extend_from_slice(symbolic(attr.mode).as_bytes());
-        out.extend(columns.has_acl.then_some(if entry.has_acl { b'+' } else { b' ' }));
+        out.extend(columns.has_acl.then_some(if entry.has_acl == Ok(true) { b'+' } else { b' ' }));
         out.push(b' ');
         right(&attr.nlink.to_string(), columns.links, out);
         if style.owner {

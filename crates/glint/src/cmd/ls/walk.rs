@@ -46,6 +46,9 @@ impl LsOutput {
             if let Some(Err(error)) = &entry.attr {
                 self.fail(MINOR, "cannot access", &path, *error);
             }
+            if let Err(error) = &entry.has_acl {
+                self.fail(MINOR, "cannot read the ACL of", &path, *error);
+            }
             if let Some(Err(error)) = &entry.target {
                 self.fail(MINOR, "cannot read symbolic link", &path, *error);
             }

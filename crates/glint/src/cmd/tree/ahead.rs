@@ -78,7 +78,7 @@ struct Listing<E> {
     is_asked: bool,
 }
 
-/// NextPage page of a directory, or all of it.
+/// Next page of a directory, or all of it.
 pub(in crate::cmd) enum NextPage<E> {
     Page(FsResult<Vec<E>>),
     /// It has not come yet.

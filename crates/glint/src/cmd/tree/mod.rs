@@ -68,7 +68,7 @@ pub(in crate::cmd) trait Source {
     /// Attributes of the file that a link in a directory leads to.
     async fn follow(&self, directory: Ino, target: &[u8]) -> FsResult<Attr>;
     /// Whether a file has an ACL that its mode does not say, or one for new files in it.
-    async fn has_acl(&self, attr: &Attr) -> bool;
+    async fn has_acl(&self, attr: &Attr) -> FsResult<bool>;
     /// Names of extended attributes, each with a 0 after it.
     async fn xattr_names(&self, ino: Ino) -> FsResult<Vec<u8>>;
     /// OSTs that objects of a file with this layout lie on.
@@ -202,12 +202,16 @@ impl Source for Tree {
         Ok(self.go(directory, &names(target), true).await?.0)
     }
 
-    async fn has_acl(&self, attr: &Attr) -> bool {
+    async fn has_acl(&self, attr: &Attr) -> FsResult<bool> {
         let has = |name| async move {
-            let value = self.client.getxattr(&self.caller, attr.ino, name, 0).await;
-            value.is_ok_and(|value| !value.is_empty())
+            match self.client.getxattr(&self.caller, attr.ino, name, 0).await {
+                Ok(value) => Ok(!value.is_empty()),
+                // It has none, or is gone since it was listed.
+                Err(Errno::ENODATA | Errno::ENOENT | Errno::ESTALE) => Ok(false),
+                Err(error) => Err(error),
+            }
         };
-        has(XATTR_ACCESS).await || (attr.is_dir() && has(XATTR_DEFAULT).await)
+        Ok(has(XATTR_ACCESS).await? || (attr.is_dir() && has(XATTR_DEFAULT).await?))
     }
 
     async fn xattr_names(&self, ino: Ino) -> FsResult<Vec<u8>> {

@@ -79,8 +79,8 @@ mod tests {
             Err(Errno::EINVAL)
         }
 
-        async fn has_acl(&self, _: &Attr) -> bool {
-            false
+        async fn has_acl(&self, _: &Attr) -> FsResult<bool> {
+            Ok(false)
         }
 
         async fn xattr_names(&self, _: Ino) -> FsResult<Vec<u8>> {

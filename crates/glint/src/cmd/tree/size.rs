@@ -3,7 +3,7 @@
 /// Letters of units, by power.
 const LETTERS: &[u8; 7] = b"\0KMGTPE";
 
-/// SizeUnit in which sizes are printed.
+/// Unit in which sizes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cmd) enum SizeUnit {
     /// Blocks of so many bytes, rounded up.

@@ -32,7 +32,16 @@ impl Learnt {
 }
 
 impl<S: Source, O: Sink> Walk<'_, S, O> {
-    /// Asks for a fact. It is known afterwards, if only as a guess where that failed.
+    /// Asks for a fact, and tells if it is not to be had.
+    pub(super) async fn ask_or_tell(&self, entry: &mut Entry, missing: Missing) {
+        if let Err(error) = self.ask(entry, missing).await {
+            self.sink.fail(&entry.path, error);
+            entry.facts.refused = matches!(missing, Missing::Xattrs | Missing::Osts);
+        }
+    }
+
+    /// Asks for a fact. Where that fails a directory counts as not empty, and a link as one to nothing,
+    /// as find(1) has it; of other facts nothing is known then.
     pub(super) async fn ask(&self, entry: &mut Entry, missing: Missing) -> FsResult<()> {
         match missing {
             Missing::IsEmpty => {
@@ -44,14 +53,12 @@ impl<S: Source, O: Sink> Walk<'_, S, O> {
                 entry.facts.target = Some(self.source.target(entry.ino).await?);
             }
             Missing::Xattrs => {
-                entry.facts.xattrs = Some(vec![false; self.call.xattrs.len()]);
                 let names = self.source.xattr_names(entry.ino).await?;
                 let has =
                     |pattern| names.split(|byte| *byte == 0).any(|name| matches(pattern, name));
                 entry.facts.xattrs = Some(self.call.xattrs.iter().map(has).collect());
             }
             Missing::Osts => {
-                entry.facts.osts = Some(Vec::new());
                 if let Ok(attr) = &entry.attr {
                     entry.facts.osts = Some(self.source.osts_of(&attr.layout).await?);
                 }
@@ -134,12 +141,8 @@ impl<S: Source, O: Sink> Walk<'_, S, O> {
                 Err(
                     missing
                     @ (Missing::IsEmpty | Missing::Target | Missing::Xattrs | Missing::Osts),
-                ) => {
-                    if let Err(error) = self.ask(&mut entry, missing).await {
-                        self.sink.fail(&entry.path, error);
-                    }
-                }
-                Err(Missing::Attributes | Missing::Name(_) | Missing::Action(_)) | Ok(_) => break,
+                ) if !entry.facts.refused => self.ask_or_tell(&mut entry, missing).await,
+                Err(_) | Ok(_) => break,
             }
         }
         entry.facts

@@ -48,8 +48,8 @@ impl Source for Deep {
         Err(Errno::EINVAL)
     }
 
-    async fn has_acl(&self, _: &Attr) -> bool {
-        false
+    async fn has_acl(&self, _: &Attr) -> FsResult<bool> {
+        Ok(false)
     }
 
     async fn xattr_names(&self, _: Ino) -> FsResult<Vec<u8>> {
@@ -173,7 +173,8 @@ impl Changing {
         let mode = if name == b"d" || name == b"newdir" { libc::S_IFDIR } else { libc::S_IFREG };
         let (ino, nlink) =
             if name.starts_with(b"link") { (LINKED, 2) } else { (Ino(10 + at as u64), 1) };
-        Attr { ino, nlink, ..entry(name, mode).attr.unwrap() }
+        let layout = Layout { replicas: 2, ..Layout::default() };
+        Attr { ino, nlink, layout, has_no_xattrs: false, ..entry(name, mode).attr.unwrap() }
     }
 }
 
@@ -216,8 +217,8 @@ impl Source for Changing {
         Err(Errno::EINVAL)
     }
 
-    async fn has_acl(&self, _: &Attr) -> bool {
-        false
+    async fn has_acl(&self, _: &Attr) -> FsResult<bool> {
+        Ok(false)
     }
 
     async fn xattr_names(&self, _: Ino) -> FsResult<Vec<u8>> {
@@ -308,6 +309,17 @@ fn only_the_file_for_which_the_expression_holds_is_deleted() {
     assert!(errors.is_empty() && failures == 0, "{errors:?}");
 }
 
+#[test]
+fn nothing_is_done_with_a_file_of_which_a_fact_is_not_to_be_had() {
+    for words in ["! -xattr user.keep", "! -ost 3", "( -false -o ! -xattr user.keep )"] {
+        for action in ["-delete", "-exec false ;", "-print"] {
+            let (removed, errors, failures) = delete(&format!("-type f {words} {action}"));
+            assert!(removed.is_empty(), "{words}: {removed:?}");
+            assert_eq!((errors.len(), failures), (8, 8), "{words} {action}: {errors:?}");
+        }
+    }
+}
+
 /// Directories with files, each of which has an attribute named after its inode, or copies on the OST
 /// of that number.
 #[derive(Default)]
@@ -363,8 +375,8 @@ impl Source for Labelled {
         Err(Errno::EINVAL)
     }
 
-    async fn has_acl(&self, _: &Attr) -> bool {
-        false
+    async fn has_acl(&self, _: &Attr) -> FsResult<bool> {
+        Ok(false)
     }
 
     async fn xattr_names(&self, ino: Ino) -> FsResult<Vec<u8>> {
