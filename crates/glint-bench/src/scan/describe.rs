@@ -79,8 +79,8 @@ impl ScanResults {
             if paced.cores > 0.0 {
                 let _ = write!(
                     text,
-                    ": at the last step of finding it, the process that streams, its mount and the \
-                     server took {:.2} cores for it",
+                    ": when it was found, the process that streams, its mount and the server took \
+                     {:.2} cores at it",
                     paced.cores
                 );
             }
@@ -93,6 +93,13 @@ impl ScanResults {
                 " Scans after a restart begin when the server's warm start has ended, which took up to \
                  {seconds:.1} s; the local file system has none."
             );
+            if all.short_warm_starts > 0 {
+                let _ = write!(
+                    text,
+                    " {} of them stood still for lack of memory, and were not waited for to their end.",
+                    all.short_warm_starts
+                );
+            }
         }
         text
     }

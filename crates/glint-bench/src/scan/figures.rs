@@ -118,6 +118,8 @@ pub(super) struct AllFigures {
     pub paced: Option<Paced>,
     /// The longest warm start, which scans after a restart wait for.
     pub warm_start: Duration,
+    /// How many of them were not waited for to their end, because they had no memory.
+    pub short_warm_starts: u64,
     /// Sides, in the order of a round.
     pub sides: Vec<ScanSide>,
     /// Options of the servers, by the number of their variant.
@@ -248,6 +250,7 @@ pub(super) mod tests {
             is_direct: Some(true),
             paced: Some(Paced { rate: 100 << 20, cores: 0.5 }),
             warm_start: Duration::ZERO,
+            short_warm_starts: 0,
             sides,
             options: vec![String::new(); 2],
             phases,

@@ -10,6 +10,7 @@ use crate::experiments::memory::MemoryGroup;
 use crate::experiments::stage::Served;
 use crate::smallfile::Asked;
 use glint::program;
+use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
@@ -20,6 +21,31 @@ const NOTICE: Duration = Duration::from_secs(60);
 
 /// Pause between two looks whether a warm start has ended.
 const WARM_START_LOOK: Duration = Duration::from_millis(50);
+
+/// How long one may stand still because memory is short before it is waited for no more.
+const WARM_START_SHORT_MAX: Duration = Duration::from_secs(30);
+
+/// How far the warm start of a server is, which is as far as the last of its parts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum WarmStart {
+    Ended,
+    /// It stands still until there is memory.
+    Short,
+    Running,
+}
+
+impl WarmStart {
+    /// As a server says it, of its MDS and of each OST.
+    fn of(status: &Value) -> WarmStart {
+        let osts = status["osts"].as_array().into_iter().flatten();
+        let parts = osts.chain([status]).map(|part| match part["warm_start"]["state"].as_str() {
+            Some("running") => WarmStart::Running,
+            Some("memory short") => WarmStart::Short,
+            _ => WarmStart::Ended,
+        });
+        parts.max().unwrap_or(WarmStart::Ended)
+    }
+}
 
 /// Who is killed at the limit of a client, and what to do.
 const CLIENT_KILLED: &str = "the mount or its scan at its limit: say a higher --client-memory";
@@ -89,15 +115,22 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Waits until a server has loaded what was read most before its start.
+    /// Waits until a server has loaded what was read most before its start, or had no memory for that
+    /// for a while.
     fn await_warm_start(&mut self, served: &Served) -> Result<(), String> {
         let begun = Instant::now();
+        let mut is_short_since: Option<Instant> = None;
         loop {
-            let status = served.ask("status")?;
-            let osts = status["osts"].as_array().into_iter().flatten();
-            let mut parts = osts.chain([&status]).map(|part| &part["warm_start"]["state"]);
-            if parts.all(|state| state != "running") {
-                break;
+            match WarmStart::of(&served.ask("status")?) {
+                WarmStart::Ended => break,
+                WarmStart::Running => is_short_since = None,
+                WarmStart::Short => {
+                    let since = is_short_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > WARM_START_SHORT_MAX {
+                        self.all.short_warm_starts += 1;
+                        break;
+                    }
+                }
             }
             if (self.asked)() {
                 return Err("interrupted".into());
@@ -334,5 +367,25 @@ impl Measuring<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_warm_start_that_waits_for_memory_has_not_ended() {
+        let of = |mds: &str, ost: &str| {
+            WarmStart::of(&json!({
+                "warm_start": { "state": mds },
+                "osts": [{ "warm_start": { "state": "done" } }, { "warm_start": { "state": ost } }],
+            }))
+        };
+        assert_eq!(of("done", "full"), WarmStart::Ended);
+        assert_eq!(of("off", "memory short"), WarmStart::Short);
+        assert_eq!(of("memory short", "running"), WarmStart::Running);
+        assert_eq!(WarmStart::of(&json!({ "osts": [] })), WarmStart::Ended);
     }
 }

@@ -258,6 +258,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         is_direct: places.is_direct,
         paced: None,
         warm_start: Duration::ZERO,
+        short_warm_starts: 0,
         sides: setting.sides.clone(),
         options: VARIANTS.iter().map(|variant| places.options(variant).join(" ")).collect(),
         phases: setting.phases.clone(),

@@ -24,7 +24,9 @@ const MEASURE: Duration = Duration::from_secs(4);
 pub(super) const CORES: f64 = 0.5;
 /// How often its pace is brought nearer to that share: a process that waits less often for the next
 /// request takes less time for each.
-const STEPS: usize = 3;
+const STEPS: usize = 5;
+/// What it may be beside that share, as a part of it.
+const NEAR: f64 = 0.1;
 /// How many times as long as its pace says the load may take to fill the memory, and how long it
 /// may take beside.
 const FILL_TIMES: f64 = 4.0;
@@ -252,7 +254,7 @@ pub(super) fn calibrate(
     asked: Asked<'_>,
 ) -> Result<Paced, String> {
     let mut rate = 0;
-    let mut paced = Paced { rate, cores: 0.0 };
+    let mut nearest: Option<Paced> = None;
     for _ in 0..STEPS {
         let mut streamer = Streamer::start(base, amounts, rate, group)?;
         pause(SETTLE, asked)?;
@@ -264,11 +266,23 @@ pub(super) fn calibrate(
         pause(MEASURE, asked)?;
         streamer.check()?;
         let cores = (used(&streamer) - before.0) / before.1.elapsed().as_secs_f64();
-        paced = Paced { rate: streamer.rate() as u64, cores };
-        rate = next_rate(paced);
+        let seen = Paced { rate: streamer.rate() as u64, cores };
+        if nearest.is_none_or(|nearest| seen.beside() < nearest.beside()) {
+            nearest = Some(seen);
+        }
+        if seen.beside() <= NEAR {
+            break;
+        }
+        rate = next_rate(seen);
     }
-    // The last pace that was measured, but for what it is beside its share.
-    Ok(Paced { rate, ..paced })
+    nearest.ok_or_else(|| "no pace of the streams was measured".into())
+}
+
+impl Paced {
+    /// How far the cores that it takes are from those that it should, as a part of them.
+    fn beside(self) -> f64 {
+        (self.cores / CORES - 1.0).abs()
+    }
 }
 
 /// The pace to try after one was seen.
@@ -281,6 +295,14 @@ fn next_rate(seen: Paced) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_pace_is_nearer_to_its_share_of_the_cores() {
+        let seen = Paced { rate: 400 << 20, cores: 0.8 };
+        assert_eq!(next_rate(seen), 250 << 20);
+        assert!(seen.beside() > NEAR && Paced { cores: 0.46, ..seen }.beside() < NEAR);
+        assert_eq!(next_rate(Paced { rate: 400 << 20, cores: 0.1 }), 800 << 20);
+    }
 
     #[test]
     fn a_pace_is_kept_and_nothing_is_caught_up_with() {
