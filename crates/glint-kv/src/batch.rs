@@ -37,6 +37,11 @@ impl Keyspace {
         Keyspace::Meta,
     ];
 
+    /// Whether its keys begin with the number of an inode, so that keys that belong together are neighbours.
+    pub(crate) fn is_by_inode(self) -> bool {
+        matches!(self, Keyspace::Entry | Keyspace::Inode | Keyspace::Xattr)
+    }
+
     /// Name on disk.
     pub fn name(self) -> &'static str {
         match self {

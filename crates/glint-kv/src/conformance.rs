@@ -259,6 +259,12 @@ fn what_is_read_is_hot_and_what_is_loaded_is_not() {
     }
     assert_eq!((loaded.keys, loaded.bytes), (KEYS - 1000, (KEYS - 1000) * 108));
     let heat = kv.heat().unwrap();
+    // Nor is what is not there, or belongs to no inode.
+    for number in 0..1000u64 {
+        let absent = (u64::MAX / 2 + number * 0x1234_5678_9abc).to_be_bytes();
+        assert_eq!(now(kv.get(Keyspace::Inode, &absent)).unwrap(), None);
+        assert_eq!(now(kv.multi_get(Keyspace::Reply, &[&absent])).unwrap(), [None]);
+    }
     assert_eq!(heat.ranges(), []);
     // All of it is in the cache now.
     let CacheUse { misses, evicted, .. } = kv.cache().unwrap();

@@ -60,8 +60,12 @@ impl NewestWrites {
 }
 
 impl Engine {
+    /// Counts a key that was found. What others ask for and is not there says nothing about what to
+    /// load, and numbers of clients are no neighbours: each would be a cell of its own.
     fn note_read(&self, keyspace: Keyspace, key: &[u8]) {
-        self.heat.on_reads(keyspace as u8, 1, || (position(key), position(key)));
+        if keyspace.is_by_inode() {
+            self.heat.on_reads(keyspace as u8, 1, || (position(key), position(key)));
+        }
     }
 
     /// Reads the tables, and notes how long that took if it missed the cache, or may have.
@@ -174,7 +178,14 @@ impl LocalKv {
         keyspace: Keyspace,
         key: &[u8],
     ) -> Result<Option<Slice>, KvError> {
-        self.shared.note_read(keyspace, key);
+        let found = self.look_for(keyspace, key).await?;
+        if found.is_some() {
+            self.shared.note_read(keyspace, key);
+        }
+        Ok(found)
+    }
+
+    async fn look_for(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Slice>, KvError> {
         let recent = self.shared.state.read().recent(keyspace, key).cloned();
         if let Some(value) = recent {
             return Ok(value);
@@ -194,7 +205,18 @@ impl LocalKv {
         keyspace: Keyspace,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Slice>>, KvError> {
-        keys.iter().for_each(|key| self.shared.note_read(keyspace, key));
+        let found = self.look_for_all(keyspace, keys).await?;
+        for (key, _) in keys.iter().zip(&found).filter(|(_, found)| found.is_some()) {
+            self.shared.note_read(keyspace, key);
+        }
+        Ok(found)
+    }
+
+    async fn look_for_all(
+        &self,
+        keyspace: Keyspace,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Slice>>, KvError> {
         let recent: Vec<_> = {
             let state = self.shared.state.read();
             keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
@@ -251,8 +273,10 @@ impl LocalKv {
             Some(pairs) => show_merged(Vec::new(), pairs?.into_iter().map(Ok), limit, visits)?,
             None => shared.timed(keyspace, Place::Here, rows, || shared.scan(range, visits))?,
         };
-        let ends = || (position(from), position(last.as_deref().unwrap_or(from)));
-        shared.heat.on_reads(keyspace as u8, shown, ends);
+        if shown > 0 && keyspace.is_by_inode() {
+            let ends = || (position(from), position(last.as_deref().unwrap_or(from)));
+            shared.heat.on_reads(keyspace as u8, shown, ends);
+        }
         Ok(())
     }
 
