@@ -17,6 +17,8 @@ use std::rc::{Rc, Weak};
 const REQUESTS_AT_ONCE: usize = 4;
 /// Directories that a request lists.
 const DIRECTORIES_PER_REQUEST: usize = 64;
+/// A name that an empty directory does not have: asking for it tells whether it may be searched.
+const ABSENT: &[u8] = b"...";
 /// Entries that wait for the walk.
 const ENTRIES_AHEAD: usize = 100_000;
 
@@ -278,8 +280,8 @@ impl<'a, S: Source, K: Keep> Ahead<'a, S, K> {
         let (ino, class) = (directory.ino, directory.class);
         let name = match entries.first() {
             Some(first) => &first.name[..],
-            // The client does not ask for `.` as the caller.
-            None if is_first && self.keep.searches_empty() => b"..",
+            // No name is there. (`..` is refused at the top of what a certificate allows.)
+            None if is_first && self.keep.searches_empty() => ABSENT,
             None => return Vec::new(),
         };
         let may_search = self.searched.may_search(self.source, ino, class, name).await;

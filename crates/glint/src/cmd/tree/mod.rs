@@ -6,6 +6,7 @@ mod console;
 mod members;
 mod names;
 mod place;
+mod scan_threads;
 mod searched;
 pub(in crate::cmd) mod show;
 pub(in crate::cmd) mod size;
@@ -28,6 +29,8 @@ use glint_proto::posix::acl::{XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino, Layout};
 use members::ChainMembers;
 use place::names;
+use scan_threads::{ScanThreads, ToScan};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a walk looks whether it is to end.
@@ -86,7 +89,9 @@ type TreeClient = Client<Cluster<Remote>>;
 
 /// A file system, as who called this command may see it.
 pub(in crate::cmd) struct Tree {
-    client: TreeClient,
+    /// Before the client: they end first.
+    threads: ScanThreads,
+    client: Arc<TreeClient>,
     caller: Caller,
     /// As the server said it last.
     chains: Mutex<ChainMembers>,
@@ -108,8 +113,9 @@ impl Tree {
             groups: Some(groups.into_iter().map(rustix::process::Gid::as_raw).collect()),
         };
         // Without locks: nothing is looked at twice. Reading changes no times, as nobody reads data.
-        let client = Client::new(cluster, true);
-        Ok(Tree { client, caller: Caller { cred, pid: 0 }, chains: Mutex::default() })
+        let client = Arc::new(Client::new(cluster, true));
+        let (threads, chains) = Default::default();
+        Ok(Tree { threads, client, caller: Caller { cred, pid: 0 }, chains })
     }
 
     /// Root of the file system.
@@ -182,7 +188,9 @@ impl Source for Tree {
         directories: &[(Ino, u64)],
         filter: Option<&ScanFilter>,
     ) -> FsResult<Vec<FsResult<ScannedPage>>> {
-        self.client.scan(&self.caller, directories, filter).await
+        let (client, caller) = (self.client.clone(), self.caller.clone());
+        let (directories, filter) = (directories.to_vec(), filter.cloned());
+        self.threads.scan(ToScan { client, caller, directories, filter }).await
     }
 
     async fn lookup(&self, directory: Ino, name: &[u8]) -> FsResult<Attr> {
