@@ -55,11 +55,10 @@ impl<K: Kv> Mds<K> {
         if is_dir {
             self.names.begin(record.attr.ino);
         }
-        let read = directory.attr.ctime;
         entry_added(&mut directory.attr, is_dir, context.now);
         self.put_entry(&mut batch, parent, name, record.attr.ino, kind);
         self.put_inode(&mut batch, &record);
-        self.put_directory(&mut batch, &mut directory, read);
+        self.put_directory(&mut batch, &mut directory);
         let ino = record.attr.ino;
         let has_default_acl = record.has_default_acl;
         let attr = record.attr;

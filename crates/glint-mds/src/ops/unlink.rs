@@ -30,7 +30,6 @@ impl<K: Kv> Mds<K> {
         let opened = if last { Bits::OPEN } else { Bits::NONE };
         self.claim(context, ino, Bits::ENTRY | Bits::ATTR | opened)?;
         let mut batch = Batch::new();
-        let read = directory.attr.ctime;
         entry_removed(&mut directory.attr, &mut record.attr, context.now);
         if record.attr.nlink == 0 {
             self.drop_inode(&mut batch, &mut record).await?;
@@ -39,7 +38,7 @@ impl<K: Kv> Mds<K> {
             self.put_inode(&mut batch, &record);
         }
         self.delete_entry(&mut batch, parent, name);
-        self.put_directory(&mut batch, &mut directory, read);
+        self.put_directory(&mut batch, &mut directory);
         self.commit(context, batch, MdsReply::Removed { ino }).await
     }
 

@@ -7,7 +7,7 @@
 
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace};
-use glint_proto::{Ino, Timestamp};
+use glint_proto::Ino;
 use glint_wait::Sharded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -49,13 +49,14 @@ impl Directories {
         shard.records.get(&ino).cloned().ok_or(Missed(shard.renewals))
     }
 
-    /// Orders a change of a directory's entries, whose record is about to be committed and had the
-    /// ctime `read` before, behind those of others that hold its shared lock, too, and have committed
-    /// since: who has seen theirs does not see it go back in time.
-    pub(crate) fn order_times(&self, directory: &mut InodeRecord, read: Timestamp) {
+    /// Orders a change of a directory's entries, whose record is about to be committed, behind those of
+    /// others that hold its shared lock, too, and have committed since it was read: who has seen theirs
+    /// does not see it go back in time. (But for one that commits between this and the commit, or while
+    /// the record is not kept here.)
+    pub(crate) fn order_times(&self, directory: &mut InodeRecord) {
         let ino = directory.attr.ino;
         let latest = self.shard(ino).lock().records.get(&ino).map(|known| known.attr.ctime);
-        if let Some(latest) = latest.filter(|latest| *latest > read.max(directory.attr.ctime)) {
+        if let Some(latest) = latest.filter(|latest| *latest > directory.attr.ctime) {
             (directory.attr.mtime, directory.attr.ctime) = (latest, latest);
         }
     }
@@ -117,7 +118,7 @@ fn is_same_but_older(new: &InodeRecord, known: &InodeRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::FileType;
+    use glint_proto::{FileType, Timestamp};
 
     fn record(ino: u64, secs: i64) -> InodeRecord {
         let now = Timestamp { secs, nanos: 0 };

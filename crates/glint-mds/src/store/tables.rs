@@ -8,7 +8,7 @@ use crate::service::Mds;
 use crate::store::keys;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{Attr, Errno, FileType, FsResult, Ino, Timestamp};
+use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 
 /// Inodes whose numbers are at most so far apart are read as one range of the engine.
 const NEIGHBOURS_APART_MAX: u64 = 8;
@@ -127,15 +127,9 @@ impl<K: Kv> Mds<K> {
         batch.put(Keyspace::Inode, &record.attr.ino.key(), &record.encode());
     }
 
-    /// Puts a directory that was read with the ctime `read`, and whose entries an operation changes
-    /// under its shared lock.
-    pub(crate) fn put_directory(
-        &self,
-        batch: &mut Batch,
-        directory: &mut InodeRecord,
-        read: Timestamp,
-    ) {
-        self.directories.order_times(directory, read);
+    /// Puts a directory whose entries an operation changes, perhaps under its shared lock.
+    pub(crate) fn put_directory(&self, batch: &mut Batch, directory: &mut InodeRecord) {
+        self.directories.order_times(directory);
         self.put_inode(batch, directory);
     }
 

@@ -206,21 +206,28 @@ fn a_directory_does_not_go_back_in_time() {
         other => panic!("{other:?}"),
     };
     let base = times().1;
-    let quick = [&b"1"[..], b"2", b"3"];
+    // One that began before, and had to wait.
+    block_on(at(base - 50, regular(b"early"))).unwrap();
+    assert_eq!(times(), (base, base));
+    let quick = [&b"1"[..], b"2", b"3", b"4"];
+    let of_old = || (Keyspace::Inode, old.key().to_vec());
+    let parent = Ino::ROOT;
     let slow = [
-        (Keyspace::Entry, b"slow".to_vec(), regular(b"slow")),
+        ((Keyspace::Entry, b"slow".to_vec()), regular(b"slow")),
+        (of_old(), MdsRequest::Link { ino: old, parent, name: b"link" }),
         (
-            Keyspace::Inode,
-            old.key().to_vec(),
-            MdsRequest::Link { ino: old, parent: Ino::ROOT, name: b"link" },
+            of_old(),
+            MdsRequest::Rename {
+                parent,
+                name: b"old",
+                new_parent: parent,
+                new_name: b"renamed",
+                flags: Default::default(),
+            },
         ),
-        (
-            Keyspace::Inode,
-            old.key().to_vec(),
-            MdsRequest::Unlink { parent: Ino::ROOT, name: b"old" },
-        ),
+        (of_old(), MdsRequest::Unlink { parent, name: b"renamed" }),
     ];
-    for (((keyspace, key, request), quick), round) in slow.into_iter().zip(quick).zip(1..) {
+    for ((((keyspace, key), request), quick), round) in slow.into_iter().zip(quick).zip(1..) {
         let (late, early) = (base + 100 * round, base + 100 * round - 50);
         kv.pause_after(keyspace, &key);
         let mut changing = pin!(at(early, request));

@@ -138,8 +138,11 @@ fn lose_name(inode: &mut Attr, now: Timestamp) {
     inode.ctime = now;
 }
 
+/// Changes of one directory may be made in another order than that in which they began: who has seen
+/// its times does not see them go back. (Programs set no ctime.)
 fn entries_changed(directory: &mut Attr, now: Timestamp) {
-    (directory.mtime, directory.ctime) = (now, now);
+    let time = now.max(directory.ctime);
+    (directory.mtime, directory.ctime) = (time, time);
 }
 
 #[cfg(test)]
