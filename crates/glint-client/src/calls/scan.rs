@@ -110,12 +110,17 @@ impl<T: Transport> Client<T> {
         let lookups = entries.into_iter().map(|entry| async move {
             let DirEntry { name, ino, dirent_type, attr, .. } = entry;
             let kind = FileType::from_dirent_type(dirent_type);
-            if let Some(attr) = attr {
-                let attr = match attr.size_on_ost {
-                    true => self.with_unsent(attr, unsent.get(&ino).copied()).await,
-                    false => Ok(attr),
-                };
-                return ScannedEntry { name, ino, kind, attr };
+            match attr {
+                Some(attr) if attr.size_on_ost => {
+                    let whole = self.with_unsent(attr, unsent.get(&ino).copied()).await;
+                    // It has no data, or is elsewhere or gone by now: its attributes are as old as the
+                    // slowest answer of a writer.
+                    if whole.as_ref().is_ok_and(|attr| attr.blocks > 0) {
+                        return ScannedEntry { name, ino, kind, attr: whole };
+                    }
+                }
+                Some(attr) => return ScannedEntry { name, ino, kind, attr: Ok(attr) },
+                None => {}
             }
             match self.lookup(caller, directory, &name).await {
                 // The name may be another file's by now.

@@ -20,6 +20,7 @@ type GlimpseAnswer = Option<(u64, Timestamp)>;
 
 struct Glimpse {
     client: ClientId,
+    ino: Ino,
     answer: Option<GlimpseAnswer>,
 }
 
@@ -44,7 +45,12 @@ struct GlimpseWait<'a>(&'a RecallQueues, u64);
 
 impl Drop for GlimpseWait<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().glimpses.remove(&self.1);
+        let mut state = self.0.state.lock();
+        if let Some(Glimpse { client, ino, .. }) = state.glimpses.remove(&self.1)
+            && let Some(queue) = state.queues.get_mut(&client)
+        {
+            queue.take_glimpse(ino, self.1);
+        }
     }
 }
 
@@ -150,7 +156,7 @@ impl RecallQueues {
             let mut state = self.state.lock();
             state.next += 1;
             let number = state.next;
-            state.glimpses.insert(number, Glimpse { client, answer: None });
+            state.glimpses.insert(number, Glimpse { client, ino, answer: None });
             number
         };
         let _waiting = GlimpseWait(self, number);
@@ -181,18 +187,15 @@ impl RecallQueues {
         }
     }
 
-    /// Clients that owe an answer for longer than `limit`, or some times as long if they write.
-    pub(crate) fn overdue(&self, limit: Duration) -> Vec<ClientId> {
+    /// Clients that owe an answer for longer than `limit`, or some times as long if they write; and how
+    /// long it may have taken.
+    pub(crate) fn overdue(&self, limit: Duration) -> Vec<(ClientId, Duration)> {
         let state = self.state.lock();
-        let late = |queue: &RecallQueue| {
-            queue.is_late(limit, |moment, limit| self.watch.is_over(moment, limit))
+        let late = |(client, queue): (&ClientId, &RecallQueue)| {
+            let allowed = queue.late(limit, |moment, limit| self.watch.is_over(moment, limit))?;
+            Some((*client, allowed))
         };
-        let mut late: Vec<ClientId> = state
-            .queues
-            .iter()
-            .filter(|(_, queue)| late(queue))
-            .map(|(client, _)| *client)
-            .collect();
+        let mut late: Vec<(ClientId, Duration)> = state.queues.iter().filter_map(late).collect();
         late.sort_unstable();
         late
     }

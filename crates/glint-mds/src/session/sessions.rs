@@ -331,14 +331,14 @@ impl<K: Kv> Mds<K> {
 
     /// Evicts clients that have not returned a recalled lock in their lease.
     pub(crate) fn expire_unanswered(&self, lease: Duration, targets: &impl Targets) {
-        for client in self.client_locks.recalls.overdue(lease) {
+        for (client, allowed) in self.client_locks.recalls.overdue(lease) {
             if self.is_ending(client) {
                 continue;
             }
             tracing::warn!(
                 event = event::CLIENT_EVICTED, %client,
                 "client has not returned a recalled lock in {} s and is evicted",
-                lease.as_secs()
+                allowed.as_secs()
             );
             self.evict(client, targets);
         }

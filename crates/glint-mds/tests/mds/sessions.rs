@@ -9,6 +9,7 @@ use glint_proto::MetadataService;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::RUNS_MAX;
 use glint_proto::lock::{Bits, Grant, Range, Recall, Return};
+use glint_proto::posix::ScanFilter;
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags,
     Owner, Placement, PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, SetAttr,
@@ -366,7 +367,9 @@ fn a_scan_glimpses_all_files_at_once() {
         })
         .collect();
     let directories = vec![(Ino::ROOT, 0)];
-    let scan = MdsRequest::Scan { directories, bytes_max: 1 << 16, filter: None };
+    // They may be that large by now.
+    let filter = Some(Box::new(ScanFilter { size: (1 << 30, u64::MAX), ..ScanFilter::default() }));
+    let scan = MdsRequest::Scan { directories, bytes_max: 1 << 16, filter };
     let mut scanning = pin!(ask(&mds, &reader, 1, scan));
     assert!(block_on(poll_once(&mut scanning)).is_none(), "it waits for the writer");
     let recalls = block_on(mds.recalls(writer.client(), listening)).unwrap();
