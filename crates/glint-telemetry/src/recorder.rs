@@ -52,7 +52,7 @@ pub enum Counter {
     BytesCopied,
     /// Calls of disks that were handed to another thread, because they may wait.
     HandOvers,
-    /// Inodes that a client forgot because it knew more than it may keep.
+    /// Inodes that a client forgot because it knew more than it may keep, which is none while nobody uses it.
     InodesEvicted,
 }
 

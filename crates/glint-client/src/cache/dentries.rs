@@ -69,11 +69,19 @@ impl KnownNames {
     /// Names were taken out. What is left has room for as many again, so what it costs to move them is
     /// a part of what it cost to take the others out.
     fn give_room_back(&mut self) {
-        let len = self.names.len();
-        if len == 0 || SPARSE_PART * len <= self.names.capacity() {
+        let (len, free) = (self.names.len(), self.free.len());
+        if is_sparse(len, self.names.capacity()) {
             self.names.shrink_to(2 * len);
         }
+        if is_sparse(free, self.free.capacity()) {
+            self.free.shrink_to(2 * free);
+        }
     }
+}
+
+/// Whether so many names have much more room than they need.
+fn is_sparse(len: usize, capacity: usize) -> bool {
+    len == 0 || SPARSE_PART * len <= capacity
 }
 
 fn ino_of(child: NonZeroU64) -> Ino {
@@ -311,6 +319,11 @@ mod tests {
         let mut dentries = filled();
         dentries.doubt_inodes(|_| true);
         assert_eq!(room(&dentries), 0);
+        // Free names, too.
+        (0..1000).for_each(|n| _ = dentries.insert_negative(&name(n)));
+        (10..1000).for_each(|n| dentries.doubt_known(&name(n)));
+        assert!(dentries.known.free.capacity() <= 10 * SPARSE_PART);
+        assert!(dentries.len() == 10 && dentries.has_negative(&name(3)));
     }
 
     #[test]

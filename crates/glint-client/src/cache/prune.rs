@@ -177,8 +177,8 @@ impl Cache {
                 is_unused.then(|| state.granted())
             };
             if inode.next_ask.is_due(round)
-                && !inode.next_ask.take_use()
                 && let Some(granted) = granted()
+                && !inode.next_ask.take_use()
             {
                 found.push((granted, inode));
             }

@@ -98,7 +98,8 @@ impl InodeNames {
     /// A name leads to the inode, perhaps among others. Whether it was not known.
     pub(crate) fn add(&mut self, parent: Ino, name: &[u8]) -> bool {
         if let InodeNames::Many(names) = self {
-            return names.entry(parent).or_default().insert(name.into());
+            let there = names.entry(parent).or_default();
+            return !there.contains(name) && there.insert(name.into());
         }
         if self.few().iter().any(|(p, n)| *p == parent && **n == *name) {
             return false;
@@ -147,14 +148,16 @@ impl InodeNames {
                 }
             }
             InodeNames::Many(names) => {
-                if let Some(there) = names.get_mut(&parent)
-                    && there.remove(name)
-                    && there.is_empty()
-                {
+                let Some(there) = names.get_mut(&parent) else { return };
+                there.remove(name);
+                if there.is_empty() {
                     names.remove(&parent);
-                    if names.is_empty() {
-                        *self = InodeNames::None;
-                    }
+                }
+                // Half of those that there are room for before there are many again.
+                let few = FEW_NAMES_MAX / 2;
+                if names.len() <= few && names.values().map(HashSet::len).sum::<usize>() <= few {
+                    let few: SmallVec<[Name; 2]> = self.take().into_iter().collect();
+                    *self = InodeNames::Few(Box::new(few));
                 }
             }
             InodeNames::None | InodeNames::One(_) => {}

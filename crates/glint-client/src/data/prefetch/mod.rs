@@ -59,10 +59,17 @@ pub(crate) struct PrefetchedFiles {
 }
 
 /// Directories in which names of files are noted, with how many, the oldest first.
-#[derive(Default)]
 struct NotedNames {
     directories: VecDeque<(Weak<CachedInode>, usize)>,
     names: usize,
+    /// Most names: none while memory is short, or nobody uses the client.
+    names_max: usize,
+}
+
+impl Default for NotedNames {
+    fn default() -> NotedNames {
+        NotedNames { directories: VecDeque::new(), names: 0, names_max: NOTED_NAMES_MAX }
+    }
 }
 
 impl NotedNames {
@@ -122,9 +129,8 @@ impl PrefetchedFiles {
     /// all of it if nobody has used this client for long.
     pub(crate) fn set_steps(&self, steps: u32, is_idle: bool) {
         self.memory.set_steps(steps);
-        if steps > 0 || is_idle {
-            self.limit_noted(0);
-        }
+        self.noted.lock().names_max = if steps > 0 || is_idle { 0 } else { NOTED_NAMES_MAX };
+        self.limit_noted();
         while self.memory.is_over() || is_idle {
             let Some(oldest) = self.files.lock().pop_front() else { return };
             take(&oldest);
@@ -135,20 +141,25 @@ impl PrefetchedFiles {
     fn note_names(&self, directory: &Arc<CachedInode>, names: usize) {
         if names > 0 {
             let mut noted = self.noted.lock();
-            noted.directories.push_back((Arc::downgrade(directory), names));
             noted.names += names;
+            match noted.directories.back_mut() {
+                // The next page of it.
+                Some((last, of_it)) if last.as_ptr() == Arc::as_ptr(directory) => *of_it += names,
+                _ => noted.directories.push_back((Arc::downgrade(directory), names)),
+            }
             drop(noted);
-            self.limit_noted(NOTED_NAMES_MAX);
+            self.limit_noted();
         }
     }
 
-    /// Forgets names of the directories that were noted first, until there are no more than that.
-    fn limit_noted(&self, names_max: usize) {
+    /// Forgets names of the directories that were noted first, until there are no more than there may
+    /// be.
+    fn limit_noted(&self) {
         loop {
             let oldest = {
                 let mut noted = self.noted.lock();
                 let directories = noted.directories.len();
-                if noted.names <= names_max && directories <= NOTED_DIRECTORIES_MAX {
+                if noted.names <= noted.names_max && directories <= NOTED_DIRECTORIES_MAX {
                     return;
                 }
                 noted.pop()
@@ -199,9 +210,11 @@ impl<T: Transport> Client<T> {
         let Some(directory) = self.cache.find(directory) else { return };
         let is_file = |entry: &&DirEntry| entry.dirent_type == FileType::Regular.dirent_type();
         let files = entries.iter().filter(is_file).map(|entry| entry.ino);
-        let count = files.clone().count();
-        directory.lock().rare.make().prefetch_plan.get_or_insert_default().list(is_begin, files);
-        self.data.prefetched.note_names(&directory, count);
+        let noted = {
+            let mut state = directory.lock();
+            state.rare.make().prefetch_plan.get_or_insert_default().list(is_begin, files)
+        };
+        self.data.prefetched.note_names(&directory, noted);
     }
 
     /// A file is read through a handle for the first time: asks for those that are likely to be
@@ -369,4 +382,40 @@ fn small_size(state: &InodeState) -> Option<u64> {
 /// Whether nothing of a file is here.
 fn is_unread(state: &InodeState) -> bool {
     !state.rare.data.has_pages() && !state.rare.data.is_prefetched() && state.rare.data.is_clean()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_noted_in_so_many_directories_and_none_when_memory_is_short() {
+        let prefetched = PrefetchedFiles::default();
+        let noted = |directory: &Arc<CachedInode>| {
+            directory.lock().prefetch_plan().map_or(0, |plan| plan.listed())
+        };
+        let list = |ino: u64, names: u64| {
+            let directory = Arc::new(CachedInode::new(Ino(ino)));
+            for page in 0..2 {
+                let files = (0..names / 2).map(Ino);
+                let mut state = directory.lock();
+                let plan = state.rare.make().prefetch_plan.get_or_insert_default();
+                let count = plan.list(page == 0, files);
+                drop(state);
+                prefetched.note_names(&directory, count);
+            }
+            directory
+        };
+        let first = list(1, 10_000);
+        let others: Vec<_> = (2..200).map(|ino| list(ino, 10_000)).collect();
+        assert_eq!(noted(&first), 0, "the oldest");
+        let sum = || others.iter().map(noted).sum::<usize>();
+        assert!((NOTED_NAMES_MAX - 10_000..=NOTED_NAMES_MAX).contains(&sum()), "{}", sum());
+        prefetched.set_steps(1, false);
+        assert_eq!(sum() + noted(&list(1000, 10)), 0);
+        prefetched.set_steps(0, false);
+        assert_eq!(noted(&list(1001, 10)), 10);
+        let many: Vec<_> = (0..2 * NOTED_DIRECTORIES_MAX as u64).map(|ino| list(ino, 2)).collect();
+        assert_eq!(many.iter().filter(|one| noted(one) > 0).count(), NOTED_DIRECTORIES_MAX);
+    }
 }

@@ -49,12 +49,15 @@ pub(crate) enum Next {
 }
 
 impl PrefetchPlan {
-    /// A program lists the directory, and these files come next; all over again if `is_begin`.
-    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) {
+    /// A program lists the directory, and these files come next; all over again if `is_begin`. Returns
+    /// how many are noted.
+    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) -> usize {
         if is_begin {
             self.listed.clear();
         }
-        self.listed.extend(files.take(LISTED_MAX - self.listed.len()));
+        let before = self.listed.len();
+        self.listed.extend(files.take(LISTED_MAX - before));
+        self.listed.len() - before
     }
 
     /// Forgets what was listed, and the order in which files are read: that takes memory.
@@ -128,6 +131,12 @@ impl PrefetchPlan {
         (self.attempts, self.surprises) = (self.attempts + 1, 0);
         self.window = if last.is_none() { WINDOW_GUESSED } else { WINDOW_MIN };
         self.window
+    }
+
+    /// How many files are noted as a program was told of them.
+    #[cfg(test)]
+    pub(crate) fn listed(&self) -> usize {
+        self.listed.len()
     }
 
     /// How many files are left in the order in which they are read.
