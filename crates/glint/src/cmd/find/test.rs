@@ -185,6 +185,18 @@ impl Expression {
         }
     }
 
+    /// Whether it may keep the walk out of a directory.
+    pub(super) fn may_prune(&self) -> bool {
+        match self {
+            Expression::Prune => true,
+            Expression::Not(inner) => inner.may_prune(),
+            Expression::All(parts) | Expression::Any(parts) | Expression::List(parts) => {
+                parts.iter().any(Expression::may_prune)
+            }
+            _ => false,
+        }
+    }
+
     /// Looks at a file. If a fact is missing, nothing in `outcome` counts but what was printed before an
     /// action that is to be taken.
     pub(super) fn apply(

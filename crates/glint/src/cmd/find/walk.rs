@@ -138,11 +138,12 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             let Err(missing) = self.call.expression.apply(&entry, &self.names, &mut outcome) else {
                 break outcome;
             };
-            // Nothing is done with a file of which it is not known whether the expression holds.
+            // Nothing is done with a file of which it is not known whether the expression holds, nor with
+            // what is in a directory that it may be meant to pass over.
             if let Missing::Name(error) = missing {
                 let what = b"cannot look up the name of the owner or group of '";
                 self.sink.fail(&[what, &entry.path[..], b"'"].concat(), error);
-                return (false, entry);
+                return (self.call.expression.may_prune(), entry);
             }
             if let Missing::Action(action) = missing {
                 self.print(&mut entry, &outcome);
@@ -152,7 +153,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
                 continue;
             }
             if entry.facts.refused {
-                return (false, entry);
+                return (self.call.expression.may_prune(), entry);
             }
             self.ask_or_tell(&mut entry, missing).await;
         };
