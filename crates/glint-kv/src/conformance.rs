@@ -278,6 +278,46 @@ fn what_is_read_is_hot_and_what_is_loaded_is_not() {
     assert!(ends.0 == Some(0) && (KEYS - 1001..KEYS).contains(&ends.1.unwrap()), "{ends:?}");
 }
 
+/// Batches change the first and the last key of a range, and go on to the tables meanwhile.
+#[test]
+fn what_is_read_together_is_of_one_moment() {
+    const KEYS: u64 = 2000;
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path(), KEYS);
+    let kv = LocalKv::open(dir.path(), Options { readers: 2, ..OPTIONS }).unwrap();
+    let (first, last) = (0u64.to_be_bytes(), (KEYS - 1).to_be_bytes());
+    let write = |round: u64| {
+        let mut batch = Batch::new();
+        for key in [&first, &last] {
+            batch.put(Keyspace::Inode, key, &round.to_be_bytes());
+        }
+        // So that they fill what is kept before the tables.
+        batch.put(Keyspace::Entry, &round.to_be_bytes(), &[7; 5000]);
+        block_on(kv.commit(batch, &[])).unwrap();
+    };
+    write(0);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (1..3000).for_each(write);
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut turn = 0;
+        while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            turn += 1;
+            if turn == 50 {
+                kv.hand_over_reads();
+            }
+            let to = KEYS.to_be_bytes();
+            let pairs = block_on(kv.scan(Keyspace::Inode, &first, &to, usize::MAX)).unwrap();
+            assert_eq!(pairs.len() as u64, KEYS);
+            assert_eq!(pairs[0].1, pairs[pairs.len() - 1].1, "a scan");
+            let both = block_on(kv.multi_get(Keyspace::Inode, &[&first, &last])).unwrap();
+            assert!(both[0].is_some() && both[0] == both[1], "values of keys");
+        }
+    });
+}
+
 /// Keys of inodes that [`filled`] has in its tables.
 const INODES: u64 = 2000;
 

@@ -4,10 +4,11 @@
 //! had returned before, visible to every later read, and survives the death of
 //! the process. It is *accepted* when `commit` returns and *durable* (survives
 //! loss of power) when `sync` returned, or when [`Kv::durable`] has reached its
-//! transaction number.
+//! transaction number. A scan, and a read of several keys, see all batches as they
+//! are at one moment.
 //!
 //! Does not know: what the keys mean. It is asynchronous so that an engine on a
-//! network can wait; an engine that can answer at once does so without yielding.
+//! network, or at a disk, can wait; an engine that can answer at once does so without yielding.
 
 mod batch;
 mod error;

@@ -6,7 +6,7 @@
 use crate::local::Options;
 use crate::overlay::Overlay;
 use crate::{CacheUse, Keyspace, KvError, Loaded};
-use fjall::{Database, KeyspaceCreateOptions, PersistMode, Slice};
+use fjall::{Database, KeyspaceCreateOptions, PersistMode, Readable, Slice, Snapshot};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
@@ -94,14 +94,31 @@ impl Tables {
         self.keyspaces[keyspace as usize].get(key).map_err(|e| self.error(e))
     }
 
-    /// Pairs with `from <= key < to`, as they are now.
+    /// The tables as they are now, for reads of several keys that belong together.
+    pub(crate) fn moment(&self) -> Snapshot {
+        self.db.snapshot()
+    }
+
+    /// Value of a key at a moment.
+    pub(crate) fn get_at(
+        &self,
+        moment: &Snapshot,
+        keyspace: Keyspace,
+        key: &[u8],
+    ) -> Result<Option<Slice>, KvError> {
+        moment.get(&self.keyspaces[keyspace as usize], key).map_err(|e| self.error(e))
+    }
+
+    /// Pairs with `from <= key < to` at a moment. (An iterator of a keyspace itself shows what of a batch
+    /// is there when it comes by.)
     pub(crate) fn range(
         &self,
+        moment: &Snapshot,
         keyspace: Keyspace,
         from: &[u8],
         to: &[u8],
     ) -> impl Iterator<Item = Result<(Slice, Slice), KvError>> + '_ {
-        let range = self.keyspaces[keyspace as usize].range(from..to);
+        let range = moment.range(&self.keyspaces[keyspace as usize], from..to);
         range.map(|guard| guard.into_inner().map_err(|e| self.error(e)))
     }
 
@@ -114,7 +131,7 @@ impl Tables {
         limit: usize,
     ) -> Result<Loaded, KvError> {
         let mut loaded = Loaded::default();
-        for pair in self.range(keyspace, from, to) {
+        for pair in self.range(&self.moment(), keyspace, from, to) {
             let (key, value) = pair?;
             if loaded.keys == limit as u64 {
                 loaded.next = Some(key.to_vec());

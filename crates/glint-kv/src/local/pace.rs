@@ -1,10 +1,11 @@
 //! Whether reads of the tables wait for their disk, and which of them would not.
 //!
 //! The tables do not say beforehand whether a read finds its blocks in memory. So each read that
-//! missed some is timed: while such reads wait for the disk, those that may miss are handed over to
-//! [threads](super::readers), and those of what was read a short time ago, whose blocks are in the
-//! cache, are not. Misses that the page cache answers take some microseconds, less than a hand-over
-//! costs, and hand over nothing.
+//! missed some is timed. Where that takes long, the system is asked whether the thread has slept, too: on
+//! a busy host a thread that is kept from its core is as slow, and a hand-over helps nobody. While reads
+//! do wait for the disk, those that may miss are handed over to [threads](super::readers), and those of
+//! what was read a short time ago, whose blocks are in the cache, are not. Misses that the page cache
+//! answers take some microseconds, less than a hand-over costs, and hand over nothing.
 //!
 //! Nothing rests on it: a read on the wrong side costs time.
 
@@ -48,7 +49,9 @@ impl Mark {
 
 /// The pace of reads of one engine.
 pub(super) struct Pace {
-    /// How long reads that missed waited, on average.
+    /// How long reads that missed took longer than for the page cache, on average.
+    late_ns: AtomicU64,
+    /// The same of those that have slept: they waited for the disk.
     wait_ns: AtomicU64,
     /// Blocks that were missed.
     missed: AtomicU64,
@@ -66,6 +69,7 @@ impl Pace {
     pub(super) fn new(cache_bytes: u64) -> Pace {
         let era = (cache_bytes / BLOCK_BYTES / PART / 2).max(1);
         Pace {
+            late_ns: AtomicU64::new(0),
             wait_ns: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             era,
@@ -84,27 +88,37 @@ impl Pace {
         self.wait_ns.load(Relaxed) >= WAIT_NS
     }
 
+    /// Whether reads take long, and it is to be found out whether they wait for their disk.
+    pub(super) fn is_late(&self) -> bool {
+        self.late_ns.load(Relaxed) >= WAIT_NS || self.is_slow()
+    }
+
     /// A read is over where it was asked for, and missed so many blocks.
-    pub(super) fn note_here(&self, missed: u64, rows: usize, time: Duration) {
+    pub(super) fn note_here(&self, missed: u64, rows: usize, time: Duration, slept: Option<bool>) {
         // While others are handed over it was one of those that find all in memory, and the misses
         // are theirs.
         if !self.is_slow() || time.as_nanos() as u64 >= WAIT_NS {
-            self.note(missed, rows, time);
+            self.note(missed, rows, time, slept);
         }
     }
 
-    /// A read is over that missed so many blocks, or was handed over.
-    pub(super) fn note(&self, missed: u64, rows: usize, time: Duration) {
+    /// A read is over that missed so many blocks, or was handed over; `slept` says whether its thread
+    /// has, if that was asked.
+    pub(super) fn note(&self, missed: u64, rows: usize, time: Duration, slept: Option<bool>) {
         let rows = rows as u64;
         let work = ROW_NS * rows + PAGE_NS * missed.min(1 + rows / BLOCK_ROWS);
-        let wait = match missed {
+        let late = match missed {
             0 => 0,
             _ => (time.as_nanos() as u64).saturating_sub(work).min(WAIT_NS_MAX),
         };
         self.missed.fetch_add(missed, Relaxed);
-        // One that is lost to another thread is one of many.
-        let before = self.wait_ns.load(Relaxed);
-        self.wait_ns.store(before - before / READS + wait / READS, Relaxed);
+        average(&self.late_ns, late);
+        match slept {
+            Some(true) => average(&self.wait_ns, late),
+            Some(false) => average(&self.wait_ns, 0),
+            // It was not slow for long enough that anybody asked.
+            None => {}
+        }
     }
 
     fn place(&self, mark: Mark) -> (&AtomicU32, u32) {
@@ -141,6 +155,12 @@ impl Pace {
     }
 }
 
+/// Moves an average on. One that is lost to another thread is one of many.
+fn average(of: &AtomicU64, value: u64) {
+    let before = of.load(Relaxed);
+    of.store(before - before / READS + value / READS, Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,49 +172,71 @@ mod tests {
         Pace::new(32 << 20)
     }
 
-    #[test]
-    fn reads_of_the_page_cache_are_fast_and_those_of_a_disk_are_not() {
-        let pace = pace();
-        (0..1000).for_each(|_| pace.note(1, 0, PAGE_CACHE));
-        assert!(!pace.is_slow());
-        (0..10).for_each(|_| pace.note(1, 0, DISK));
-        assert!(pace.is_slow());
-        (0..100).for_each(|_| pace.note(1, 0, PAGE_CACHE));
-        assert!(!pace.is_slow());
+    /// Reads that missed one block, and what is known of them.
+    fn reads(pace: &Pace, many: usize, time: Duration, sleeps: bool) {
+        for _ in 0..many {
+            pace.note(1, 0, time, pace.is_late().then_some(sleeps));
+        }
     }
 
     #[test]
-    fn one_pause_of_a_thread_hands_nothing_over_and_two_slow_reads_do() {
+    fn reads_of_the_page_cache_are_fast_and_those_of_a_disk_are_not() {
         let pace = pace();
-        pace.note(1, 0, Duration::from_secs(1));
+        reads(&pace, 1000, PAGE_CACHE, false);
+        assert!(!pace.is_late());
+        reads(&pace, 20, DISK, true);
+        assert!(pace.is_slow());
+        reads(&pace, 100, PAGE_CACHE, false);
+        assert!(!pace.is_slow() && !pace.is_late());
+    }
+
+    #[test]
+    fn threads_that_are_kept_from_their_cores_hand_nothing_over() {
+        let pace = pace();
+        reads(&pace, 1000, Duration::from_millis(4), false);
+        assert!(pace.is_late() && !pace.is_slow());
+        reads(&pace, 2, Duration::from_millis(4), true);
+        assert!(pace.is_slow());
+    }
+
+    #[test]
+    fn one_pause_of_a_thread_hands_nothing_over_and_some_slow_reads_do() {
+        let pace = pace();
+        reads(&pace, 1, Duration::from_secs(1), true);
         assert!(!pace.is_slow());
-        (0..100).for_each(|_| pace.note(1, 0, PAGE_CACHE));
-        (0..2).for_each(|_| pace.note(1, 0, Duration::from_millis(10)));
+        reads(&pace, 100, PAGE_CACHE, false);
+        reads(&pace, 4, Duration::from_millis(10), true);
         assert!(pace.is_slow());
     }
 
     #[test]
     fn hits_beside_reads_that_wait_do_not_end_it() {
         let pace = pace();
-        (0..10).for_each(|_| pace.note(1, 0, DISK));
-        (0..100).for_each(|_| pace.note_here(1, 0, Duration::from_micros(2)));
+        reads(&pace, 20, DISK, true);
+        (0..100).for_each(|_| pace.note_here(1, 0, Duration::from_micros(2), Some(false)));
         assert!(pace.is_slow());
     }
 
     #[test]
     fn long_scans_and_hits_do_not_count_as_waiting() {
         let pace = pace();
-        (0..100).for_each(|_| pace.note(3, 1000, Duration::from_micros(700)));
-        (0..100).for_each(|_| pace.note(100, 1000, Duration::from_micros(2_000)));
+        let scans = |many, missed, micros| {
+            for _ in 0..many {
+                let time = Duration::from_micros(micros);
+                pace.note(missed, 1000, time, pace.is_late().then_some(true));
+            }
+        };
+        scans(100, 3, 700);
+        scans(100, 100, 2_000);
         assert!(!pace.is_slow());
         // The disk is read for some of these blocks.
-        (0..100).for_each(|_| pace.note(100, 1000, Duration::from_micros(3_000)));
+        scans(100, 100, 3_000);
         assert!(pace.is_slow());
-        (0..100).for_each(|_| pace.note(100, 1000, Duration::from_micros(2_000)));
+        scans(100, 100, 2_000);
         assert!(!pace.is_slow());
-        (0..10).for_each(|_| pace.note(1, 0, DISK));
+        reads(&pace, 20, DISK, true);
         // What is handed over finds all in memory again.
-        (0..100).for_each(|_| pace.note(0, 0, DISK));
+        (0..100).for_each(|_| pace.note(0, 0, DISK, Some(false)));
         assert!(!pace.is_slow());
     }
 
@@ -208,10 +250,10 @@ mod tests {
         assert!(known >= 980, "{known}");
         let strange = (5000..25_000).filter(|key| pace.knows(mark(*key))).count();
         assert!(strange <= 3, "{strange}");
-        pace.note(pace.era, 0, PAGE_CACHE);
+        pace.note(pace.era, 0, PAGE_CACHE, None);
         assert!(pace.knows(mark(999)));
         pace.learn(mark(999));
-        pace.note(pace.era, 0, PAGE_CACHE);
+        pace.note(pace.era, 0, PAGE_CACHE, None);
         assert!(!pace.knows(mark(998)) && pace.knows(mark(999)));
     }
 }

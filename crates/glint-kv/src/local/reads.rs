@@ -9,9 +9,9 @@ use super::readers::{Readers, times_slept};
 use super::{Engine, LocalKv, NewestWrites};
 use crate::overlay::{Overlay, Recent, merge};
 use crate::{Keyspace, KvError};
-use fjall::Slice;
+use fjall::{Slice, Snapshot};
 use glint_telemetry::heat::position;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Pairs of a keyspace from one key to before another, so many at most.
 type Range<'a> = (Keyspace, &'a [u8], &'a [u8], usize);
@@ -78,21 +78,21 @@ impl Engine {
     ) -> R {
         #[cfg(test)]
         let _disk = (place == Place::There).then(|| self.disk.read());
-        // On a busy host threads are kept from their cores: that is no reason to hand reads over, and
-        // those that were say so. Where they are asked for, nobody asks the system each time.
-        let slept = (place == Place::There).then(times_slept);
+        // Those that were handed over, and those that are slow here, say whether they have slept: asking
+        // for that each time would cost each read two calls of the system.
+        let asked = (place == Place::There || self.pace.is_late()).then(times_slept);
         let (before, began) = (self.tables.missed(keyspace), Instant::now());
         let result = read();
         // With those of others meanwhile, which wait for the same disk.
         let missed = self.tables.missed(keyspace).saturating_sub(before);
+        let slept = || asked.map(|before| times_slept() > before);
         match place {
             Place::There => {
-                let has_slept = slept.is_some_and(|before| times_slept() > before);
-                let time = if has_slept { began.elapsed() } else { Duration::ZERO };
-                self.pace.note(missed, rows(&result), time);
+                self.pace.note(missed, rows(&result), began.elapsed(), slept());
             }
             Place::Here if missed > 0 => {
-                self.pace.note_here(missed, rows(&result), began.elapsed());
+                let time = began.elapsed();
+                self.pace.note_here(missed, rows(&result), time, slept());
             }
             Place::Here => {}
         }
@@ -105,13 +105,13 @@ impl Engine {
         (keyspace, from, to, limit): Range<'_>,
         visit: impl FnMut(&Slice, &Slice),
     ) -> Result<Shown, KvError> {
-        // Recent writes and tables are read at one moment: the iterator sees the tables as they are
-        // now.
+        // Recent writes and tables are read at one moment.
         let state = self.state.read();
         let (recent, end) = state.recent_range(keyspace, from, to, limit);
         let to = end.as_deref().unwrap_or(to);
-        let stored = self.tables.range(keyspace, from, to);
+        let moment = self.tables.moment();
         drop(state);
+        let stored = self.tables.range(&moment, keyspace, from, to);
         show_merged(recent, stored, limit, visit)
     }
 }
@@ -190,8 +190,10 @@ impl LocalKv {
         if let Some(value) = recent {
             return Ok(value);
         }
+        let moment = || self.shared.tables.moment();
         if let Some(readers) = self.readers_for([mark(keyspace, key)].into_iter())
-            && let Some(found) = self.find_there(readers, keyspace, vec![key.to_vec()]).await
+            && let Some(found) =
+                self.find_there(readers, keyspace, vec![key.to_vec()], moment()).await
         {
             return found.map(|mut found| found.pop().flatten());
         }
@@ -217,14 +219,16 @@ impl LocalKv {
         keyspace: Keyspace,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Slice>>, KvError> {
-        let recent: Vec<_> = {
+        // All of them at one moment: a batch is there as a whole, or not yet.
+        let (recent, moment): (Vec<_>, _) = {
             let state = self.shared.state.read();
-            keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
+            let recent = keys.iter().map(|key| state.recent(keyspace, key).cloned());
+            (recent.collect(), self.shared.tables.moment())
         };
         let old = || keys.iter().zip(&recent).filter(|(_, recent)| recent.is_none());
         if let Some(readers) = self.readers_for(old().map(|(key, _)| mark(keyspace, key))) {
             let owned = old().map(|(key, _)| key.to_vec()).collect();
-            if let Some(stored) = self.find_there(readers, keyspace, owned).await {
+            if let Some(stored) = self.find_there(readers, keyspace, owned, moment.clone()).await {
                 let mut stored = stored?.into_iter();
                 let newest = |recent: Option<_>| recent.unwrap_or_else(|| stored.next().flatten());
                 return Ok(recent.into_iter().map(newest).collect());
@@ -232,7 +236,7 @@ impl LocalKv {
         }
         let shared = &self.shared;
         let get = |(key, recent): (&&[u8], Option<_>)| {
-            recent.map_or_else(|| shared.tables.get(keyspace, key), Ok)
+            recent.map_or_else(|| shared.tables.get_at(&moment, keyspace, key), Ok)
         };
         let all = keys.iter().zip(recent);
         shared.timed(keyspace, Place::Here, |_| keys.len(), || all.map(get).collect())
@@ -244,10 +248,11 @@ impl LocalKv {
         readers: &Readers,
         keyspace: Keyspace,
         keys: Vec<Vec<u8>>,
+        moment: Snapshot,
     ) -> Option<Result<Vec<Option<Slice>>, KvError>> {
         let engine = self.shared.clone();
         let read = move || {
-            let get = |key: &Vec<u8>| engine.tables.get(keyspace, key);
+            let get = |key: &Vec<u8>| engine.tables.get_at(&moment, keyspace, key);
             let all = || keys.iter().map(get).collect();
             let found = engine.timed(keyspace, Place::There, |_| keys.len(), all);
             keys.iter().for_each(|key| engine.pace.learn(mark(keyspace, key)));

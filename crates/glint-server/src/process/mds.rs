@@ -17,9 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 const MEMTABLE_BYTES: u64 = 16 << 20;
-/// Most reads of tables that wait for their disk beside the workers. None until it is measured what that
-/// costs where the page cache has them.
-const READERS: usize = 0;
+/// Most reads of tables that wait for their disk beside the workers.
+const READERS: usize = 16;
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
 pub fn engine_options(data: &DataDir, settings: &Settings) -> Result<Options, String> {
