@@ -1,9 +1,10 @@
-//! Times of files that several mounts use: all see the same, and those that were set stay.
+//! Times of files that several mounts use: all see the same, and those that were set stay; and the
+//! attributes of the root.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use support::pair::{both_ways, pair};
@@ -116,6 +117,33 @@ fn times_of_written_files_are_the_same_everywhere_and_stay() {
             std::thread::sleep(Duration::from_millis(20));
             same(round, "later");
             assert_eq!(times(x), written, "round {round}: nothing was changed since");
+        }
+    });
+}
+
+/// The kernel knows the root of a mount without having looked it up.
+#[test]
+fn the_root() {
+    let pair = pair();
+    let seen = |at: &Path| {
+        let metadata = fs::metadata(at).unwrap();
+        (metadata.mode() & 0o7777, metadata.nlink(), metadata.mtime(), metadata.mtime_nsec())
+    };
+    let mount = |directory: &Path| directory.parent().unwrap().to_owned();
+    both_ways(&pair, "root", |x, y| {
+        let (x, y) = (mount(x), mount(y));
+        for i in 0..5 {
+            let before = (seen(&x), seen(&y));
+            assert_eq!(before.0, before.1);
+            let made = format!("made-{i}-{}", before.0.1);
+            fs::create_dir(x.join(&made)).unwrap();
+            let after = seen(&y);
+            assert_eq!((after.1, seen(&x)), (before.0.1 + 1, after), "a directory more");
+            let mode = 0o700 + i;
+            fs::set_permissions(&x, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(seen(&y).0, mode);
+            fs::set_permissions(&x, PermissionsExt::from_mode(0o755)).unwrap();
+            assert_eq!(seen(&y).0, 0o755);
         }
     });
 }

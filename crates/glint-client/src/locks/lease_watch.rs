@@ -70,7 +70,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let (known, pages) = {
                 let state = inode.lock();
-                (state.pins.has_lookups(), state.rare.data.has_pages())
+                (self.is_in_kernel(inode, &state), state.rare.data.has_pages())
             };
             if known {
                 let (kernel, ino) = (kernel.clone(), inode.ino);

@@ -7,10 +7,11 @@
 //! an inode which it was told of. Nothing says when it does, so it is asked again and again; then
 //! the recall is answered, and a line of the log says what follows.
 
-use crate::cache::inode::CachedInode;
 use crate::cache::inode::names::Name;
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
 use crate::kernel::Kernel;
+use crate::vfs::Vfs;
 use futures_util::future::{Either, select};
 use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::lock::{Bits, Recall, Return};
@@ -158,7 +159,7 @@ impl<T: Transport> Client<T> {
             let names = state.on_recall(bits, number, sent_mark);
             let returns_opens = bits.contains(Bits::OPEN);
             let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
-            (names, state.pins.has_lookups(), opens)
+            (names, self.is_in_kernel(inode, &state), opens)
         };
         if bits.contains(Bits::OPEN) {
             self.declare_opens(inode, opens).await;
@@ -182,10 +183,15 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Whether the kernel knows an inode. It knows the root without having looked it up.
+    pub(crate) fn is_in_kernel(&self, inode: &CachedInode, state: &InodeState) -> bool {
+        state.pins.has_lookups() || inode.ino == self.root()
+    }
+
     async fn forget_attributes(&self, inode: &CachedInode, kernel: &dyn Kernel) {
         for _ in 0..RETRIES {
             // One that it does not know and was told of is on its way to it.
-            if kernel.forget_attributes(inode.ino) || !inode.lock().pins.has_lookups() {
+            if kernel.forget_attributes(inode.ino) || !self.is_in_kernel(inode, &inode.lock()) {
                 return;
             }
             host::sleep(RETRY).await;
