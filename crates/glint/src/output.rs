@@ -3,7 +3,7 @@
 
 use std::fmt::Arguments;
 use std::io::{Error, ErrorKind, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Exit code of most commands if their output could not be written.
 const FAILED: u8 = 1;
@@ -11,6 +11,9 @@ const FAILED: u8 = 1;
 /// Whether standard output was closed when this process began. The runtime puts /dev/null in its place
 /// before `main`, after which nobody sees that what is printed is lost.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Why something that was printed is lost, or 0.
+static LOST: AtomicI32 = AtomicI32::new(0);
 
 /// Has [`look`] run before the runtime begins.
 #[used]
@@ -50,19 +53,36 @@ pub fn write(text: Arguments<'_>, end: &str) {
     }
 }
 
-/// Prints bytes on standard output, which is all that a command is for: it ends with this exit code if
-/// they cannot be written, also where standard output was closed from the start. (Others may print a
-/// word about what they did to nobody.)
-pub(crate) fn write_bytes(bytes: &[u8], failed: u8) {
-    if bytes.is_empty() {
+/// Prints bytes on standard output, which is all that a command is for. If they cannot be written, also
+/// where standard output was closed from the start, nothing more is: the command sees that it
+/// [`is_lost`], leaves its servers, and says [`end_if_lost`]. (Others may print a word about what they
+/// did to nobody.)
+pub(crate) fn write_bytes(bytes: &[u8]) {
+    if bytes.is_empty() || is_lost() {
         return;
     }
-    if WAS_CLOSED.load(Ordering::Relaxed) {
-        ended(&Error::from_raw_os_error(libc::EBADF), failed);
+    let written = match WAS_CLOSED.load(Ordering::Relaxed) {
+        true => Err(Error::from_raw_os_error(libc::EBADF)),
+        false => {
+            let mut out = std::io::stdout().lock();
+            out.write_all(bytes).and_then(|()| out.flush())
+        }
+    };
+    if let Err(error) = written {
+        LOST.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
     }
-    let mut out = std::io::stdout().lock();
-    if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
-        ended(&error, failed);
+}
+
+/// Whether something that was printed is lost.
+pub(crate) fn is_lost() -> bool {
+    LOST.load(Ordering::Relaxed) != 0
+}
+
+/// Ends the process with this exit code, or by SIGPIPE, if something that was printed is lost.
+pub(crate) fn end_if_lost(failed: u8) {
+    match LOST.load(Ordering::Relaxed) {
+        0 => {}
+        error => ended(&Error::from_raw_os_error(error), failed),
     }
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     // Lines that are done are right, if not all are there.
     report.console.flush();
     stop.end_if_asked();
+    report.console.end_if_lost();
     Ok(ExitCode::from(report.console.status()))
 }
 

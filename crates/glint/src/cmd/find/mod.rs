@@ -12,10 +12,11 @@ mod print;
 mod test;
 mod walk;
 
-use super::tree::{Console, NoPlace, Place, Tree, without_number};
+use super::tree::{Console, NoPlace, Place, Tree, until_stopped, without_number};
 use crate::CommandResult;
 use crate::exit_code::USAGE;
 use action::Action;
+use expression::FindCall;
 use glint_proto::{Errno, Timestamp};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -98,6 +99,10 @@ impl Sink for Terminal {
         self.console.flush();
     }
 
+    fn is_lost(&self) -> bool {
+        crate::output::is_lost()
+    }
+
     fn came_to(&self, files: usize) {
         self.files.set(self.files.get() + files as u64);
         self.console.progress(self.files.get());
@@ -131,9 +136,17 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let here = [OsString::from(".")];
     let starts = if starts.is_empty() { &here } else { starts };
+    let stop = until_stopped(walk_all(&call, starts, &terminal))?;
+    terminal.console.flush();
+    stop.end_if_asked();
+    terminal.console.end_if_lost();
+    Ok(ExitCode::from(terminal.console.status()))
+}
+
+/// Walks over all starting points.
+async fn walk_all(call: &FindCall, starts: &[OsString], terminal: &Terminal) {
     // Of those that are not reached there is none: the other starting points are looked at.
     let mut trees: HashMap<String, Option<Tree>> = HashMap::new();
-    let runtime = glint_net::runtime(None)?;
     for start in starts {
         let path = start.as_bytes();
         let place = match Place::find(start) {
@@ -158,20 +171,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
             Tree::connect(&place.address, "find").map_err(|why| terminal.say(&why)).ok()
         });
         let Some(tree) = tree else { continue };
-        let goes_on = runtime.block_on(async {
-            match tree.resolve(&place).await {
-                Ok((attr, parent)) => {
-                    Walk::new(&call, tree, &terminal).run(path, attr, parent).await
-                }
-                Err(why) => {
-                    terminal.tell_missing(path, why);
-                    true
-                }
+        let goes_on = match tree.resolve(&place).await {
+            Ok((attr, parent)) => Walk::new(call, tree, terminal).run(path, attr, parent).await,
+            Err(why) => {
+                terminal.tell_missing(path, why);
+                true
             }
-        });
+        };
         if !goes_on {
-            break;
+            return;
         }
     }
-    Ok(ExitCode::from(terminal.console.status()))
 }

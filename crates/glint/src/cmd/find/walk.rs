@@ -37,6 +37,10 @@ pub(super) trait Sink {
     fn print(&self, bytes: &[u8]);
     /// Writes what was printed.
     fn flush(&self);
+    /// Whether something that was printed is lost: nothing more is to be done then.
+    fn is_lost(&self) -> bool {
+        false
+    }
     /// The walk has come to so many files more.
     fn came_to(&self, files: usize);
     /// Tells why a path could not be looked at.
@@ -103,6 +107,9 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         }
         drop(requests);
         self.sink.flush();
+        if self.sink.is_lost() {
+            return false;
+        }
         let left = std::mem::take(&mut *self.gathered.borrow_mut());
         for (action, paths) in left {
             self.run_with_many(action, paths).await;
@@ -148,6 +155,10 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             if let Missing::Action(action) = missing {
                 self.print(&mut entry, &outcome);
                 self.sink.flush();
+                if self.sink.is_lost() {
+                    self.quit.set(true);
+                    return (false, entry);
+                }
                 let ended_well = self.take(&entry, action).await;
                 entry.facts.taken.push((action, ended_well));
                 continue;

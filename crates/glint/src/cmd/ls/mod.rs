@@ -51,6 +51,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     // Lines that are done are right, if not all are there.
     output.console.flush();
     stop.end_if_asked();
+    output.console.end_if_lost();
     Ok(ExitCode::from(output.console.status()))
 }
 

@@ -64,7 +64,12 @@ impl Console {
         if let Some(last) = output.last() {
             self.is_within_line.set(*last != b'\n');
         }
-        crate::output::write_bytes(&output, self.unwritten);
+        crate::output::write_bytes(&output);
+    }
+
+    /// Ends the process if something that was printed is lost.
+    pub(in crate::cmd) fn end_if_lost(&self) {
+        crate::output::end_if_lost(self.unwritten);
     }
 
     /// Shows how many files the walk came to so far.

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// How often a walk looks whether it is to end.
 const STOP_LOOKS: Duration = Duration::from_millis(50);
-/// Runs a walk to its end, or until Ctrl-C or SIGTERM: whoever waits for the command then sees that
+/// Runs a walk to its end, or until Ctrl-C or SIGTERM, or nobody takes what it prints: whoever waits for the command then sees that
 /// the signal ended it, if what is done was printed and the command says
 /// [`end_if_asked`](StopSoon::end_if_asked).
 pub(in crate::cmd) fn until_stopped(
@@ -44,7 +44,7 @@ pub(in crate::cmd) fn until_stopped(
     let stop = StopSoon::listen()?;
     let runtime = glint_net::runtime(None)?;
     runtime.block_on(futures_lite::future::or(walk, async {
-        while !stop.is_asked() {
+        while !stop.is_asked() && !crate::output::is_lost() {
             glint_net::host::sleep(STOP_LOOKS).await;
         }
     }));
