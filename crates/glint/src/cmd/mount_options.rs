@@ -5,6 +5,7 @@ use glint_client::Client;
 use glint_mount::{MountFlags, MountOptions, TransportKind};
 use glint_net::Transport;
 use glint_proto::limits::IDLE_MS;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -325,7 +326,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
                 parsed.cert = Some(unquoted(&other["cert=".len()..]).into());
             }
             other if other.starts_with("inodes=") => {
-                parsed.inodes = Some(number(other, INODES)?);
+                parsed.inodes = Some(number::<NonZero<usize>>(other, INODES)?.get());
             }
             other if other.starts_with("idle=") => parsed.idle_s = Some(number(other, IDLE)?),
             other if CONTEXTS.iter().any(|label| other.starts_with(label)) => {
@@ -403,6 +404,7 @@ mod tests {
             ("nowbmeta=yes", "say nowbmeta"),
             ("trust=yes", "say trust"),
             ("inodes=many", "inodes=393216"),
+            ("inodes=0", "inodes=393216"),
             ("inodes", "inodes=393216"),
             ("idle=soon", "idle=600"),
             ("cert", "cert=DIR"),
