@@ -66,6 +66,14 @@ impl Stop {
 /// How long a command that only shows something has for a clean end.
 const SOON: Duration = Duration::from_millis(500);
 
+/// Whether such a command is to end.
+static IS_END_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a command that listens by [`StopSoon`] was asked to end.
+pub(crate) fn is_end_asked() -> bool {
+    IS_END_ASKED.load(Ordering::Acquire)
+}
+
 /// The end of a command that only shows something: soon after the first signal, also while it waits
 /// for a server or for who reads its output.
 pub(crate) struct StopSoon {
@@ -80,6 +88,7 @@ impl StopSoon {
         let (mut signals, came) = (Signals::new([SIGINT, SIGTERM])?, signal.clone());
         let wait = move || {
             if let Some(signal) = signals.forever().next() {
+                IS_END_ASKED.store(true, Ordering::Release);
                 came.store(signal, Ordering::Release);
                 std::thread::sleep(SOON);
                 end_by(signal);

@@ -2,12 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// Bytes of paths that one command is given, at most.
 const GATHERED_BYTES: usize = 128 << 10;
 /// A pointer to a path, and the zero behind it.
 const PATH_OVERHEAD: usize = 9;
+/// How long after a command was ended by a signal this process has heard of it if it was meant, too.
+const SIGNAL_TIME: Duration = Duration::from_millis(20);
 
 /// An action.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,6 +104,10 @@ async fn status(words: Vec<OsString>) -> Result<bool, String> {
         let mut words = words.into_iter();
         let program = words.next().unwrap_or_default();
         let status = Command::new(&program).args(words).status();
+        if status.as_ref().is_ok_and(|status| status.signal().is_some()) {
+            // That may have been Ctrl-C, and this process is about to hear of it, too.
+            std::thread::sleep(SIGNAL_TIME);
+        }
         status.map(|status| status.success()).map_err(|error| {
             let error = error.to_string();
             format!("{}: {}", program.display(), super::without_number(&error))

@@ -99,8 +99,8 @@ impl Sink for Terminal {
         self.console.flush();
     }
 
-    fn is_lost(&self) -> bool {
-        crate::output::is_lost()
+    fn is_over(&self) -> bool {
+        crate::output::is_lost() || crate::signals::is_end_asked()
     }
 
     fn came_to(&self, files: usize) {

@@ -37,8 +37,8 @@ pub(super) trait Sink {
     fn print(&self, bytes: &[u8]);
     /// Writes what was printed.
     fn flush(&self);
-    /// Whether something that was printed is lost: nothing more is to be done then.
-    fn is_lost(&self) -> bool {
+    /// Whether nothing more is to be done: an end was asked for, or something that was printed is lost.
+    fn is_over(&self) -> bool {
         false
     }
     /// The walk has come to so many files more.
@@ -107,7 +107,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
         }
         drop(requests);
         self.sink.flush();
-        if self.sink.is_lost() {
+        if self.sink.is_over() {
             return false;
         }
         let left = std::mem::take(&mut *self.gathered.borrow_mut());
@@ -155,7 +155,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             if let Missing::Action(action) = missing {
                 self.print(&mut entry, &outcome);
                 self.sink.flush();
-                if self.sink.is_lost() {
+                if self.sink.is_over() {
                     self.quit.set(true);
                     return (false, entry);
                 }

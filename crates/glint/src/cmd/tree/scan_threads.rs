@@ -104,6 +104,8 @@ impl ScanThreads {
     /// Starts threads until there is one for each of so many requests.
     fn start_for(&self, requests: usize) {
         let mut threads = self.threads.borrow_mut();
+        // One that has panicked answers nobody.
+        threads.retain(|thread| !thread.is_finished());
         while threads.len() < requests.min(THREADS_MAX) {
             let taken = self.taken.clone();
             let thread = std::thread::Builder::new().name("scan".into());

@@ -242,6 +242,7 @@ struct Told {
     lines: Lines,
     errors: RefCell<Vec<String>>,
     failures: Cell<usize>,
+    is_over: Cell<bool>,
 }
 
 impl Sink for Told {
@@ -264,6 +265,25 @@ impl Sink for Told {
 
     fn note_failure(&self) {
         self.failures.set(self.failures.get() + 1);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+}
+
+#[test]
+fn no_action_is_taken_when_an_end_was_asked_for() {
+    for words in ["-delete", "-exec true {} ;", "-exec true {} +"] {
+        let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+        let call = parse(&words, Timestamp { secs: 10_000_000, nanos: 0 }, false).unwrap();
+        let (source, told) = (Changing::default(), Told::default());
+        told.is_over.set(true);
+        let attr = Attr { ino: Ino(2), ..entry(b".", libc::S_IFDIR | 0o755).attr.unwrap() };
+        let walk = Walk::new(&call, &source, &told);
+        assert!(!futures_lite::future::block_on(walk.run(b".", attr, None)), "{words:?}");
+        assert!(source.removed.borrow().is_empty() && walk.gathered.borrow().is_empty());
+        assert_eq!(told.failures.get(), 0);
     }
 }
 
