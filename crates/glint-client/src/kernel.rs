@@ -37,6 +37,7 @@ pub(crate) mod testing {
         names: Mutex<Vec<(Ino, Vec<u8>)>>,
         all_names: Mutex<usize>,
         unused: Mutex<Vec<Ino>>,
+        attributes: Mutex<Vec<Ino>>,
     }
 
     impl TestKernel {
@@ -63,6 +64,11 @@ pub(crate) mod testing {
             }
         }
 
+        /// Inodes whose attributes it was asked to forget.
+        pub(crate) fn attributes_forgotten(&self) -> Vec<Ino> {
+            self.attributes.lock().clone()
+        }
+
         /// Inodes that it was asked to forget since this was called last.
         pub(crate) fn take_unused(&self) -> Vec<Ino> {
             std::mem::take(&mut *self.unused.lock())
@@ -70,7 +76,8 @@ pub(crate) mod testing {
     }
 
     impl Kernel for TestKernel {
-        fn forget_attributes(&self, _: Ino) -> bool {
+        fn forget_attributes(&self, ino: Ino) -> bool {
+            self.attributes.lock().push(ino);
             true
         }
 

@@ -78,8 +78,15 @@ impl Cache {
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let (unused, names) = state.on_forget(ino);
-        returns.put(unused);
         drop(state);
+        if self.root.get() == Some(&ino)
+            && let Some(kernel) = self.kernel()
+        {
+            // No other inode is in the kernel by now. It keeps what it knows of the root for as long as
+            // nobody says that others may change it.
+            kernel.forget_attributes(ino);
+        }
+        returns.put(unused);
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
                 let mut state = directory.lock();
@@ -99,6 +106,7 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::cache::in_flight::InFlightGuard;
+    use crate::kernel::testing::TestKernel;
     use glint_proto::lock::{Bits, Grant, Return};
     use proptest::prelude::*;
 
@@ -108,6 +116,21 @@ mod tests {
     fn grant(cache: &Cache, ino: Ino) {
         cache
             .learn_grants(&[Grant::Bits { ino, bits: Bits::ENTRY, number: 1 }], cache.generation());
+    }
+
+    /// The kernel never says that it forgets the root: it is told when its attributes may change.
+    #[test]
+    fn the_kernel_forgets_the_attributes_of_a_root_that_goes() {
+        let (cache, returns) = (Cache::new(Arc::default()), ReturnQueue::default());
+        let kernel = Arc::<TestKernel>::default();
+        cache.set_kernel(kernel.clone(), DIRECTORY);
+        for ino in [FILE, DIRECTORY] {
+            grant(&cache, ino);
+            cache.note_idle(&cache.inode(ino));
+        }
+        cache.shrink(0, 9, &returns, |_| false);
+        assert_eq!((cache.len(), returns.take().len()), (0, 2));
+        assert_eq!(kernel.attributes_forgotten(), [DIRECTORY]);
     }
 
     #[test]

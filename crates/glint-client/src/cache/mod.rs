@@ -65,6 +65,8 @@ pub(crate) struct Cache {
     pub(crate) flight: RequestsInFlight,
     pub(crate) page_guesses: PageGuesses,
     kernel: OnceLock<Arc<dyn Kernel>>,
+    /// What the kernel has as the root.
+    pub(super) root: OnceLock<Ino>,
     /// Counts how often the servers have forgotten all locks, and how often this client.
     generation: AtomicU64,
     session: AtomicU64,
@@ -87,6 +89,7 @@ impl Cache {
             flight: RequestsInFlight::default(),
             page_guesses: PageGuesses::default(),
             kernel: OnceLock::new(),
+            root: OnceLock::new(),
             generation: AtomicU64::new(0),
             session: AtomicU64::new(0),
             log,
@@ -145,8 +148,9 @@ impl Cache {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
-        let _ = self.kernel.set(kernel);
+    /// A kernel is told of inodes from now on, and knows `root` without that.
+    pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>, root: Ino) {
+        let _ = (self.root.set(root), self.kernel.set(kernel));
     }
 
     pub(crate) fn kernel(&self) -> Option<&Arc<dyn Kernel>> {

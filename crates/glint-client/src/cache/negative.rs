@@ -325,7 +325,7 @@ mod tests {
     /// A cache that knows the inodes by these names, and the kernel that was told of them.
     fn cache_of(names: &[(&[u8], Ino)], kernel: TestKernel) -> (Cache, Arc<TestKernel>) {
         let (cache, kernel) = (Cache::new(Arc::default()), Arc::new(kernel));
-        cache.set_kernel(kernel.clone());
+        cache.set_kernel(kernel.clone(), Ino::ROOT);
         for (name, ino) in names {
             grant(&cache, *ino, 1);
             cache.learn_name(DIRECTORY, name, &attr(*ino), &Asked::under(&[*ino]), true);

@@ -224,7 +224,7 @@ mod tests {
     impl Mount {
         fn new() -> Mount {
             let (cache, kernel) = (Cache::new(Arc::default()), Arc::<TestKernel>::default());
-            cache.set_kernel(kernel.clone());
+            cache.set_kernel(kernel.clone(), Ino::ROOT);
             Mount { cache, kernel, memory: KernelMemory::default(), looked: 0 }
         }
 

@@ -56,7 +56,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
-        self.cache.set_kernel(kernel);
+        self.cache.set_kernel(kernel, self.root());
     }
 
     fn note_use(&self) {
@@ -374,12 +374,14 @@ impl<T: Transport> Vfs for Client<T> {
         let mut asked = Asked::about([ino]);
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         let (attr, others) = said_attr(reply)?;
+        // Data that is not sent yet may be later, by another clock.
+        let linked = attr.ctime;
         // The name is there, even if the objects cannot be asked.
         let whole = self.with_unsent(attr, others).await;
         let attr = whole.inspect_err(|_| self.cache.doubt_name(parent, name))?;
         if let Some(update) = update {
             update.learn(&attr);
-            update.made_in(parent, attr.ctime, false);
+            update.made_in(parent, linked, false);
         }
         let found = match self.has_locks() {
             true => self.cache.learn_made(parent, name, &attr, &asked, false),

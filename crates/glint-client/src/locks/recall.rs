@@ -191,7 +191,7 @@ impl<T: Transport> Client<T> {
     async fn forget_attributes(&self, inode: &CachedInode, kernel: &dyn Kernel) {
         for _ in 0..RETRIES {
             // One that it does not know and was told of is on its way to it.
-            if kernel.forget_attributes(inode.ino) || !self.is_in_kernel(inode, &inode.lock()) {
+            if kernel.forget_attributes(inode.ino) || !inode.lock().pins.has_lookups() {
                 return;
             }
             host::sleep(RETRY).await;
