@@ -33,6 +33,14 @@ impl Timestamp {
         let date = crate::clock::date();
         Timestamp { secs: date.as_secs() as i64, nanos: date.subsec_nanos() }
     }
+
+    /// The next later time.
+    pub fn next(self) -> Timestamp {
+        match self.nanos {
+            0..999_999_999 => Timestamp { nanos: self.nanos + 1, ..self },
+            _ => Timestamp { secs: self.secs.saturating_add(1), nanos: 0 },
+        }
+    }
 }
 
 /// Type of an inode: the S_IFMT bits of a mode.

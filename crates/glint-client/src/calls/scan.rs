@@ -113,9 +113,13 @@ impl<T: Transport> Client<T> {
             match attr {
                 Some(attr) if attr.size_on_ost => {
                     let whole = self.with_unsent(attr, unsent.get(&ino).copied()).await;
-                    // It has no data, or is elsewhere or gone by now: its attributes are as old as the
+                    // One without data may be elsewhere or gone by now: its attributes are as old as the
                     // slowest answer of a writer.
-                    if whole.as_ref().is_ok_and(|attr| attr.blocks > 0) {
+                    let is_doubtful = match &whole {
+                        Ok(attr) => attr.blocks == 0,
+                        Err(error) => matches!(*error, Errno::ENOENT | Errno::ESTALE),
+                    };
+                    if !is_doubtful {
                         return ScannedEntry { name, ino, kind, attr: whole };
                     }
                 }

@@ -57,7 +57,7 @@ impl Directories {
         let ino = directory.attr.ino;
         let latest = self.shard(ino).lock().records.get(&ino).map(|known| known.attr.ctime);
         if let Some(latest) = latest.filter(|latest| *latest > directory.attr.ctime) {
-            (directory.attr.mtime, directory.attr.ctime) = (latest, latest);
+            (directory.attr.mtime, directory.attr.ctime) = (latest.next(), latest.next());
         }
     }
 

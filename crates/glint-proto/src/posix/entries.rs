@@ -139,9 +139,10 @@ fn lose_name(inode: &mut Attr, now: Timestamp) {
 }
 
 /// Changes of one directory may be made in another order than that in which they began: who has seen
-/// its times does not see them go back. (Programs set no ctime.)
+/// its times does not see them go back; and sees each change, also where a clock was ahead. (Programs
+/// set no ctime.)
 fn entries_changed(directory: &mut Attr, now: Timestamp) {
-    let time = now.max(directory.ctime);
+    let time = if now < directory.ctime { directory.ctime.next() } else { now };
     (directory.mtime, directory.ctime) = (time, time);
 }
 
