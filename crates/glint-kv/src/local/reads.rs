@@ -220,10 +220,14 @@ impl LocalKv {
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Slice>>, KvError> {
         // All of them at one moment: a batch is there as a whole, or not yet.
-        let (recent, moment): (Vec<_>, _) = {
+        let (recent, moment) = {
             let state = self.shared.state.read();
             let recent = keys.iter().map(|key| state.recent(keyspace, key).cloned());
-            (recent.collect(), self.shared.tables.moment())
+            let recent: Vec<Option<Option<Slice>>> = recent.collect();
+            if recent.iter().all(Option::is_some) {
+                return Ok(recent.into_iter().map(Option::flatten).collect());
+            }
+            (recent, self.shared.tables.moment())
         };
         let old = || keys.iter().zip(&recent).filter(|(_, recent)| recent.is_none());
         if let Some(readers) = self.readers_for(old().map(|(key, _)| mark(keyspace, key))) {
