@@ -209,6 +209,13 @@ impl Attr {
         }
     }
 
+    /// It changes now. Changes may be made in another order than that in which they began, or by who has
+    /// a clock that is behind: who has seen its ctime does not see it go back, and sees each change.
+    /// (Programs set no ctime.)
+    pub fn change_at(&mut self, now: Timestamp) {
+        self.ctime = if now < self.ctime { self.ctime.next() } else { now };
+    }
+
     /// Type of the inode. Records with no valid type are refused when decoded.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)

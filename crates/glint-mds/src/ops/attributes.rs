@@ -226,7 +226,7 @@ impl<K: Kv> Mds<K> {
             layout.first_object = 0;
         }
         record.attr.layout = layout;
-        record.attr.ctime = context.now;
+        record.attr.change_at(context.now);
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Attr(record.attr)).await

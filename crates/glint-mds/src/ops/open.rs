@@ -44,7 +44,7 @@ impl<K: Kv> Mds<K> {
         let is_file = record.attr.is_file();
         if is_file && flags.truncate {
             record.attr.mtime = context.now;
-            record.attr.ctime = context.now;
+            record.attr.change_at(context.now);
             record.attr.size = 0;
             if flags.kill_suidgid {
                 kill_set_id(&mut record.attr, context.cred)?;

@@ -185,7 +185,7 @@ impl<K: Kv> Mds<K> {
             }
             None => batch.delete(Keyspace::Xattr, &key),
         }
-        record.attr.ctime = context.now;
+        record.attr.change_at(context.now);
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Done).await
     }
@@ -230,7 +230,7 @@ impl<K: Kv> Mds<K> {
         }
         let mut batch = Batch::new();
         batch.delete(Keyspace::Xattr, &key);
-        record.attr.ctime = context.now;
+        record.attr.change_at(context.now);
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Done).await
     }

@@ -90,7 +90,7 @@ pub fn entry_added(directory: &mut Attr, is_dir: bool, now: Timestamp) {
 /// An inode has one name more, in this directory.
 pub fn linked(directory: &mut Attr, inode: &mut Attr, now: Timestamp) {
     inode.nlink = inode.nlink.saturating_add(1);
-    inode.ctime = now;
+    inode.change_at(now);
     entry_added(directory, inode.is_dir(), now);
 }
 
@@ -119,9 +119,9 @@ pub fn renamed(parts: Renaming<'_>, exchange: bool, now: Timestamp) {
     let leaves = u32::from(source.is_dir());
     let replaced = target.as_ref().map_or(0, |target| u32::from(target.is_dir()));
     let returns = if exchange { replaced } else { 0 };
-    source.ctime = now;
+    source.change_at(now);
     match target {
-        Some(target) if exchange => target.ctime = now,
+        Some(target) if exchange => target.change_at(now),
         Some(target) => lose_name(target, now),
         None => {}
     }
@@ -135,15 +135,13 @@ pub fn renamed(parts: Renaming<'_>, exchange: bool, now: Timestamp) {
 /// One name less. A directory has one name, and its own "." goes with it.
 fn lose_name(inode: &mut Attr, now: Timestamp) {
     inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
-    inode.ctime = now;
+    inode.change_at(now);
 }
 
-/// Changes of one directory may be made in another order than that in which they began: who has seen
-/// its times does not see them go back; and sees each change, also where a clock was ahead. (Programs
-/// set no ctime.)
+/// Its mtime goes on with its ctime: programs may have set it to any time.
 fn entries_changed(directory: &mut Attr, now: Timestamp) {
-    let time = if now < directory.ctime { directory.ctime.next() } else { now };
-    (directory.mtime, directory.ctime) = (time, time);
+    directory.change_at(now);
+    directory.mtime = directory.ctime;
 }
 
 #[cfg(test)]

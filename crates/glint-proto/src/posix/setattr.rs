@@ -110,7 +110,10 @@ pub fn apply_setattr(attr: &mut Attr, set: &SetAttr, cred: &Cred, now: Timestamp
     };
     attr.atime = set.atime.map_or(attr.atime, time);
     attr.mtime = set.mtime.map_or(attr.mtime, time);
-    attr.ctime = set.ctime.unwrap_or(now);
+    match set.ctime {
+        Some(time) => attr.ctime = attr.ctime.max(time),
+        None => attr.change_at(now),
+    }
     effects
 }
 
@@ -212,6 +215,19 @@ mod tests {
         let truncate = |mode| permit_setattr(&of(mode), &root, &size(0));
         assert_eq!(truncate(0o040755), Err(Errno::EISDIR));
         assert_eq!(truncate(0o010644), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_ctime_that_was_seen_does_not_go_back() {
+        let mut attr = of(0o100644);
+        let early = Timestamp { secs: -1, nanos: 0 };
+        let before = attr.ctime;
+        assert!(early < before);
+        apply_setattr(&mut attr, &SetAttr::default(), &Cred::ROOT, early);
+        assert_eq!(attr.ctime, before.next());
+        let of_kernel = SetAttr { ctime: Some(early), ..SetAttr::default() };
+        apply_setattr(&mut attr, &of_kernel, &Cred::ROOT, early);
+        assert_eq!(attr.ctime, before.next());
     }
 
     #[test]
