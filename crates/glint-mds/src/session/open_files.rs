@@ -38,8 +38,16 @@ struct OpenInode {
     unchanged: bool,
     /// The first writer made the file, so it had no objects.
     fresh: bool,
-    /// Number of the latest close of a writer, and the attributes it reported.
-    latest: Option<(u64, ObjectAttr)>,
+    /// The latest report of a writer that closed.
+    latest: Option<Report>,
+}
+
+/// What a writer said when it closed the file.
+struct Report {
+    client: ClientId,
+    /// In the order in which this client asked; it says nothing about reports of others.
+    number: u64,
+    objects: ObjectAttr,
 }
 
 /// Report of a client that closes a file that it wrote, numbered in the order of asking; the client
@@ -127,9 +135,12 @@ impl Opens {
         if let Some((number, objects)) = wrote {
             // Others asked before this, or will.
             open.doubt_all_but(client);
+            let is_later =
+                |known: &Report| known.client == client && known.number >= number;
             match objects {
-                Some(objects) if open.latest.is_none_or(|latest| latest.0 < number) => {
-                    open.latest = Some((number, objects));
+                // One of another client is older, or makes this one doubtful.
+                Some(objects) if !open.latest.as_ref().is_some_and(is_later) => {
+                    open.latest = Some(Report { client, number, objects });
                 }
                 Some(_) => {}
                 None => {
@@ -150,7 +161,7 @@ impl Opens {
             gone: last && open.unlinked,
             unchanged: open.unchanged,
             fresh: open.fresh,
-            wrote: open.latest.map(|(_, wrote)| wrote).filter(|_| !doubtful),
+            wrote: open.latest.as_ref().map(|latest| latest.objects).filter(|_| !doubtful),
             doubtful,
         };
         if last {
@@ -202,8 +213,8 @@ impl Opens {
     /// A client set the time of a file: what others will say of it may be older.
     pub(crate) fn dated(&self, client: ClientId, ino: Ino, mtime: Timestamp) {
         if let Some(open) = self.shard(ino).lock().get_mut(&ino) {
-            if let Some((_, said)) = &mut open.latest {
-                said.mtime = mtime;
+            if let Some(latest) = &mut open.latest {
+                latest.objects.mtime = mtime;
             }
             open.doubt_all_but(client);
         }
@@ -348,6 +359,24 @@ mod tests {
         // After a restart nobody knows.
         opens.replace(a, ino, Count { writers: 1, ..Count::default() }, false);
         assert_eq!(size(opens.remove(a, ino, true, said(8, 30))), None);
+    }
+
+    #[test]
+    fn clients_number_their_closes_apart() {
+        let opens = Opens::new();
+        let (a, b, reader, ino) = (ClientId(1), ClientId(2), ClientId(3), Ino(7));
+        let said =
+            |number, size| Some((number, Some(ObjectAttr { size, ..ObjectAttr::default() })));
+        let size = |left: AfterClose| left.wrote.map(|wrote| wrote.size);
+        // What is known of the file stays while somebody has it open.
+        opens.add(reader, ino, false);
+        opens.first_writer(a, ino, false);
+        assert_eq!(size(opens.remove(a, ino, true, said(1_000, 100))), Some(100));
+        opens.first_writer(b, ino, false);
+        assert_eq!(size(opens.remove(b, ino, true, said(3, 200))), Some(200));
+        // Also if the record does not know the size.
+        opens.add(a, ino, true);
+        assert_eq!(size(opens.remove(a, ino, true, said(1_001, 300))), Some(300));
     }
 
     #[test]
