@@ -61,6 +61,7 @@ impl<K: Kv> Mds<K> {
         if self.recovery.is_active() {
             return Ok(false);
         }
+        self.orphans.fetch_add(self.opens.let_go(clock::now()), Ordering::AcqRel);
         let due = self.destroyed.lock().retry.take_due(clock::now());
         if self.orphans.swap(0, Ordering::AcqRel) == 0 && !due {
             return Ok(false);

@@ -8,7 +8,7 @@ use glint_kv::{Batch, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::posix::{Renaming, WRITE, may_rename, may_replace, renamed};
-use glint_proto::{Errno, FsResult, Ino, MdsReply, RenameFlags};
+use glint_proto::{Errno, FsResult, Ino, MdsReply, RenameFlags, clock};
 
 /// Directories deeper than this are refused as a loop.
 const DEPTH_MAX: usize = 1 << 16;
@@ -134,7 +134,12 @@ impl<K: Kv> Mds<K> {
                 target.loses_name(ends.new_parent);
                 self.put_inode(&mut batch, target);
             }
-            Some(target) => self.drop_inode(&mut batch, target).await?,
+            Some(target) => {
+                if target.attr.is_file() {
+                    self.opens.linger(target.attr.ino, clock::now());
+                }
+                self.drop_inode(&mut batch, target).await?;
+            }
             None => {}
         }
         if !flags.exchange {

@@ -5,13 +5,22 @@
 //! the size since it was asked: no other writer, no truncation by another client, no later
 //! close. A close travels alone, and may arrive after what was done later. And only of who had
 //! the file open for writing.
+//!
+//! A file that a rename replaced stays for a moment, as if somebody had it open: a call that has found it
+//! by its name still reaches it, as on a local file system.
 
 use glint_proto::{ClientId, Ino, ObjectAttr, Timestamp};
 use glint_wait::Sharded;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 64;
+
+/// How long a file that was replaced stays for calls that are on their way to it.
+const LINGER: Duration = Duration::from_secs(1);
+/// How many do.
+const LINGERING_MAX: usize = 1 << 16;
 
 /// Opens of one inode by one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,6 +43,8 @@ struct OpenInode {
     clients: Vec<(ClientId, Count)>,
     /// The last name of the inode is gone; so is the rest with the last close.
     unlinked: bool,
+    /// It was replaced a moment ago.
+    lingers: bool,
     /// Nobody wrote since its first writer opened it, so its record still knows its size.
     unchanged: bool,
     /// The first writer made the file, so it had no objects.
@@ -76,11 +87,13 @@ type Shard = HashMap<Ino, OpenInode>;
 /// The table.
 pub(crate) struct Opens {
     shards: Sharded<Mutex<Shard>>,
+    /// Files that stay for a moment, and until when, in this order.
+    lingering: Mutex<VecDeque<(Instant, Ino)>>,
 }
 
 impl Opens {
     pub(crate) fn new() -> Opens {
-        Opens { shards: Sharded::new(SHARDS) }
+        Opens { shards: Sharded::new(SHARDS), lingering: Mutex::default() }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -155,7 +168,7 @@ impl Opens {
             let which = if write { &mut count.writers } else { &mut count.readers };
             *which = which.saturating_sub(1);
         });
-        let last = open.clients.is_empty();
+        let last = open.is_closed();
         let left = AfterClose {
             writers: open.has_writer(),
             gone: last && open.unlinked,
@@ -176,7 +189,7 @@ impl Opens {
         let open = shard.entry(ino).or_default();
         open.unlinked |= unlinked;
         open.set(client, |old| *old = Count { doubtful: true, ..count });
-        if open.clients.is_empty() {
+        if open.is_closed() {
             shard.remove(&ino);
         }
     }
@@ -190,6 +203,35 @@ impl Opens {
             }
             None => false,
         }
+    }
+
+    /// A file loses its last name to another file that takes it: it stays for a moment, unless too many
+    /// do.
+    pub(crate) fn linger(&self, ino: Ino, now: Instant) {
+        let mut lingering = self.lingering.lock();
+        if lingering.len() < LINGERING_MAX {
+            lingering.push_back((now + LINGER, ino));
+            self.shard(ino).lock().entry(ino).or_default().lingers = true;
+        }
+    }
+
+    /// Lets go of files whose moment is over. Returns how many are gone with that.
+    pub(crate) fn let_go(&self, now: Instant) -> u64 {
+        let mut lingering = self.lingering.lock();
+        let over = lingering.partition_point(|(until, _)| *until <= now);
+        let over: Vec<_> = lingering.drain(..over).collect();
+        drop(lingering);
+        let mut gone = 0;
+        for (_, ino) in over {
+            let mut shard = self.shard(ino).lock();
+            let Some(open) = shard.get_mut(&ino) else { continue };
+            open.lingers = false;
+            if open.is_closed() {
+                gone += u64::from(open.unlinked);
+                shard.remove(&ino);
+            }
+        }
+        gone
     }
 
     /// An open file without a name got one.
@@ -246,7 +288,7 @@ impl Opens {
                 // Nobody has reported what the client wrote.
                 open.unchanged &= before == open.clients.len();
                 gone += before - open.clients.len();
-                !open.clients.is_empty()
+                !open.is_closed()
             });
         }
         gone
@@ -254,6 +296,11 @@ impl Opens {
 }
 
 impl OpenInode {
+    /// Whether nobody has it open, and it need not stay.
+    fn is_closed(&self) -> bool {
+        self.clients.is_empty() && !self.lingers
+    }
+
     fn count(&self, client: ClientId) -> Count {
         let known = self.clients.iter().find(|(id, _)| *id == client);
         known.map(|(_, count)| *count).unwrap_or_default()
@@ -359,6 +406,27 @@ mod tests {
         // After a restart nobody knows.
         opens.replace(a, ino, Count { writers: 1, ..Count::default() }, false);
         assert_eq!(size(opens.remove(a, ino, true, said(8, 30))), None);
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_stays_for_a_moment() {
+        let opens = Opens::new();
+        let (client, ino, now) = (ClientId(1), Ino(7), Instant::now());
+        opens.linger(ino, now);
+        assert!(opens.unlink(ino), "it stays");
+        // Who reached it has it until the close.
+        opens.add(client, ino, false);
+        assert!(!opens.remove(client, ino, false, None).gone);
+        opens.add(client, ino, false);
+        assert_eq!(opens.let_go(now + LINGER / 2), 0);
+        assert_eq!(opens.let_go(now + LINGER), 0, "it is open");
+        assert!(opens.remove(client, ino, false, None).gone);
+        opens.linger(ino, now);
+        opens.unlink(ino);
+        assert_eq!((opens.let_go(now + LINGER), opens.is_open(ino)), (1, false));
+        // There is room for so many.
+        (0..LINGERING_MAX as u64 + 1).for_each(|ino| opens.linger(Ino(ino), now));
+        assert!(!opens.is_open(Ino(LINGERING_MAX as u64)));
     }
 
     #[test]
