@@ -79,8 +79,7 @@ impl ScanResults {
             if paced.cores > 0.0 {
                 let _ = write!(
                     text,
-                    ": when it was found, the process that streams, its mount and the server took \
-                     {:.2} cores at it",
+                    ": when it was found, {:.2} cores were busy at it, kernel and disk included",
                     paced.cores
                 );
             }

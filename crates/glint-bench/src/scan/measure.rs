@@ -155,8 +155,8 @@ impl Measuring<'_> {
         let mut streams = None;
         if phase.is_streamed() {
             let mount = self.places.mount_streams(served)?;
-            let (at, pids) = (mount.at.clone(), [mount.pid, served.pid]);
-            streams = Some((self.stream(&at, None, &pids)?, mount));
+            let at = mount.at.clone();
+            streams = Some((self.stream(&at, None)?, mount));
         }
         for scan in scans {
             let to_scan = ToScan { side, phase, scan: *scan, is_counted: true };
@@ -176,14 +176,13 @@ impl Measuring<'_> {
         &mut self,
         base: &Path,
         group: Option<&Rc<MemoryGroup>>,
-        servers: &[u32],
     ) -> Result<Streamer, String> {
         let (amounts, group) = (self.setting.amounts, group.map(Rc::as_ref));
         let said = self.setting.stream_rate.map(|rate| Paced { rate, cores: 0.0 });
         let paced = match self.all.paced.or(said) {
             Some(paced) => paced,
             None => {
-                let found = calibrate(base, &amounts, group, servers, self.asked)?;
+                let found = calibrate(base, &amounts, group, self.asked)?;
                 eprintln!("  streams: {} MB/s, {:.2} cores", found.rate / 1_000_000, found.cores);
                 found
             }
@@ -278,7 +277,7 @@ impl Measuring<'_> {
                 }
                 if phase.is_streamed() && streamer.is_none() {
                     let base = self.places.local.clone();
-                    streamer = Some(self.stream(&base, group.as_ref(), &[])?);
+                    streamer = Some(self.stream(&base, group.as_ref())?);
                 }
                 let to_scan = ToScan { side, phase, scan: *scan, is_counted: true };
                 self.scan_local(to_scan, group.as_ref(), streamer.as_mut())?;

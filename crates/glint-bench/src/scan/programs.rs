@@ -94,13 +94,15 @@ pub(super) fn memory(pid: u32, key: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// Seconds of processors that a process has had so far, in all of its threads.
-pub(super) fn cpu_seconds(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may have spaces; user and system time are the 14th and 15th.
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    let ticks: u64 = fields.split(' ').skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
-    ticks as f64 / TICKS_PER_S
+/// Seconds in which processors of the machine were busy so far: with processes, and with what the kernel
+/// does for them in threads of its own and in interrupts.
+pub(super) fn busy_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let all = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let ticks = all.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
+    // user, nice, system; then idle and iowait, which are not busy; then irq and softirq.
+    let busy = ticks.enumerate().filter(|(at, _)| matches!(at, 0..=2 | 5..=6));
+    busy.map(|(_, ticks)| ticks).sum::<u64>() as f64 / TICKS_PER_S
 }
 
 /// A number of /proc/PID/io.
@@ -263,7 +265,8 @@ mod tests {
         std::fs::read("/proc/self/status").unwrap();
         assert!(moved_bytes(own) > before);
         let busy = Instant::now();
-        while cpu_seconds(own) == 0.0 {
+        let begun = busy_seconds();
+        while busy_seconds() <= begun {
             assert!(busy.elapsed() < LONG);
         }
     }

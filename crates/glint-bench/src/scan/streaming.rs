@@ -2,7 +2,7 @@
 
 use super::amounts::ScanAmounts;
 use super::material::STREAMED;
-use super::programs::{cpu_seconds, moved_bytes};
+use super::programs::{busy_seconds, moved_bytes};
 use crate::experiments::memory::MemoryGroup;
 use crate::smallfile::Asked;
 use glint::CommandResult;
@@ -241,16 +241,15 @@ fn pause(time: Duration, asked: Asked<'_>) -> Result<(), String> {
 pub(super) struct Paced {
     /// Bytes a second.
     pub rate: u64,
-    /// Cores that the processes of it were seen to take.
+    /// Cores that were busy at it.
     pub cores: f64,
 }
 
-/// Finds the pace at which streams and the processes that serve them take [`CORES`].
+/// Finds the pace at which streams, on a machine that does nothing else, take [`CORES`].
 pub(super) fn calibrate(
     base: &Path,
     amounts: &ScanAmounts,
     group: Option<&MemoryGroup>,
-    servers: &[u32],
     asked: Asked<'_>,
 ) -> Result<Paced, String> {
     let mut rate = 0;
@@ -258,14 +257,11 @@ pub(super) fn calibrate(
     for _ in 0..STEPS {
         let mut streamer = Streamer::start(base, amounts, rate, group)?;
         pause(SETTLE, asked)?;
-        let used = |streamer: &Streamer| {
-            servers.iter().copied().chain([streamer.child.id()]).map(cpu_seconds).sum::<f64>()
-        };
         streamer.rate();
-        let before = (used(&streamer), Instant::now());
+        let before = (busy_seconds(), Instant::now());
         pause(MEASURE, asked)?;
         streamer.check()?;
-        let cores = (used(&streamer) - before.0) / before.1.elapsed().as_secs_f64();
+        let cores = (busy_seconds() - before.0) / before.1.elapsed().as_secs_f64();
         let seen = Paced { rate: streamer.rate() as u64, cores };
         if nearest.is_none_or(|nearest| seen.beside() < nearest.beside()) {
             nearest = Some(seen);
