@@ -63,6 +63,16 @@ impl Stop {
     }
 }
 
+/// Returns those of some signals that this process was not started to ignore, as nohup(1) and `&` in a
+/// script start others. `status` is that of the process in /proc.
+fn not_ignored(status: &str, signals: [i32; 2]) -> Vec<i32> {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let ignored = ignored.unwrap_or_default();
+    let is_heard = |signal: &i32| ignored & (1_u64 << (*signal - 1)) == 0;
+    signals.into_iter().filter(is_heard).collect()
+}
+
 /// How long a command that only shows something has for a clean end.
 const SOON: Duration = Duration::from_millis(500);
 
@@ -82,10 +92,12 @@ pub(crate) struct StopSoon {
 }
 
 impl StopSoon {
-    /// Listens from now on.
+    /// Listens from now on. Signals that were ignored stay ignored.
     pub(crate) fn listen() -> io::Result<StopSoon> {
         let signal = Arc::new(AtomicI32::new(0));
-        let (mut signals, came) = (Signals::new([SIGINT, SIGTERM])?, signal.clone());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mut signals = Signals::new(not_ignored(&status, [SIGINT, SIGTERM]))?;
+        let came = signal.clone();
         let wait = move || {
             if let Some(signal) = signals.forever().next() {
                 IS_END_ASKED.store(true, Ordering::Release);
@@ -121,6 +133,18 @@ fn end_by(signal: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_ignored_from_the_start_is_not_listened_for() {
+        for (status, expected) in [
+            ("Name:\tglint\nSigIgn:\t0000000000001000\n", &[SIGINT, SIGTERM][..]),
+            ("SigBlk:\t0000000000000002\nSigIgn:\t0000000000001002\n", &[SIGTERM]),
+            ("SigIgn:\t0000000000004002\n", &[]),
+            ("", &[SIGINT, SIGTERM]),
+        ] {
+            assert_eq!(not_ignored(status, [SIGINT, SIGTERM]), expected, "{status}");
+        }
+    }
 
     #[test]
     fn only_one_that_insists_ends_it_at_once() {

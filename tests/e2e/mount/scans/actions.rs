@@ -155,6 +155,15 @@ fn actions_are_those_of_find() {
     let before = left(&tree);
     assert_eq!(as_user(&["find"]), as_user(&[&program, "find"]));
     assert_eq!(left(&tree), before);
+    // Ctrl-C that is ignored from the start, as by nohup(1) or `&` in a script, ends nothing.
+    let ignoring = |program: &[&str]| {
+        let mut command = Command::new("env");
+        command.arg("--ignore-signal=INT").args(program).args(["deep", "-maxdepth", "1", "-exec"]);
+        command.args(["sh", "-c", "kill -INT $PPID", ";", "-print"]);
+        told(&command.current_dir(&tree).env("LC_ALL", "C").output().unwrap(), false)
+    };
+    let (theirs, ours) = (ignoring(&["find"]), ignoring(&[&program, "find"]));
+    assert_eq!((&theirs, theirs.1), (&ours, Some(0)));
     let root = refused(glint().arg("find").arg(&dir).args(["-maxdepth", "0", "-delete"]));
     assert!(root.contains("cannot delete"), "{root}");
 

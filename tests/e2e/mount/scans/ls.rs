@@ -325,8 +325,10 @@ fn glint_ls_lists_what_ls_does() {
     assert!(output.stderr.is_empty() && !output.status.success(), "{output:?}");
 
     // One that reads nothing does not keep it from being ended.
-    let mut command = glint();
-    command.args(["ls", "-lR"]).args(std::iter::repeat_n(&top, 300)).stdout(Stdio::piped());
+    let mut command = Command::new("env");
+    // The tests may be run where it is ignored.
+    command.arg("--default-signal=INT").arg(glint().get_program()).args(["ls", "-lR"]);
+    command.args(std::iter::repeat_n(&top, 300)).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     let output = child.stdout.as_ref().unwrap();
