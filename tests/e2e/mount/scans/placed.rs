@@ -214,7 +214,13 @@ fn attributes_and_layouts_are_those_that_a_mount_and_getstripe_show() {
     }
     must_find(&tree, &on_server, &[b"-ost", b"0,3,1,2"], &on_any);
     assert_eq!(on_any, chosen(&|path| path.symlink_metadata().unwrap().is_file()));
-    must_find(&tree, &on_server, &[b"-ost", b"4"], &Found::new());
+    // One that is not there is told, and not that nothing is on it.
+    for start in [text(&tree), &on_server] {
+        let output = glint().args(["find", start, "-type", "f", "-ost", "1,4"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
+        assert!(said.contains("-ost 4: there is no such OST") && said.contains("0 to 3"), "{said}");
+    }
 
     for (wrong, told) in [
         (["-layout", "stripes=1"], "-layout \"stripes=1\""),

@@ -74,6 +74,16 @@ mod tests {
     use std::ffi::OsString;
 
     #[test]
+    fn all_osts_that_are_named_are_known() {
+        for (text, osts) in
+            [("-ost 3,1 -o ! ( -type f -ost 7 )", &[3, 1, 7][..]), ("-name -ost", &[])]
+        {
+            let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
+            assert_eq!(parse(&words, Timestamp::default(), false).unwrap().osts, osts, "{text}");
+        }
+    }
+
+    #[test]
     fn requests_are_for_files_that_an_expression_does_not_know() {
         let asks = |text: &str| {
             let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();

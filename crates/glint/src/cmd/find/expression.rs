@@ -51,6 +51,8 @@ pub(super) struct FindCall {
     pub(super) actions: Vec<Action>,
     /// Patterns of -xattr.
     pub(super) xattrs: Vec<Pattern>,
+    /// OSTs that were named.
+    pub(super) osts: Vec<u16>,
     pub(super) asks: Asks,
     pub(super) depth_min: usize,
     pub(super) depth_max: usize,
@@ -81,6 +83,7 @@ pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<Fi
         has_action: false,
         actions: Vec::new(),
         xattrs: Vec::new(),
+        osts: Vec::new(),
         prunes: false,
         says_depth: false,
         open: 0,
@@ -108,9 +111,9 @@ pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<Fi
                 .into(),
         );
     }
-    let Parser { actions, xattrs, depth_min, depth_max, contents_first, .. } = parser;
+    let Parser { actions, xattrs, osts, depth_min, depth_max, contents_first, .. } = parser;
     let asks = Asks::of(&expression);
-    Ok(FindCall { expression, actions, xattrs, asks, depth_min, depth_max, contents_first })
+    Ok(FindCall { expression, actions, xattrs, osts, asks, depth_min, depth_max, contents_first })
 }
 
 struct Parser<'a> {
@@ -119,6 +122,7 @@ struct Parser<'a> {
     has_action: bool,
     actions: Vec<Action>,
     xattrs: Vec<Pattern>,
+    osts: Vec<u16>,
     prunes: bool,
     says_depth: bool,
     open: usize,
@@ -235,7 +239,11 @@ impl Parser<'_> {
             "-nogroup" => Test::NoGroup,
             "-empty" => Test::Empty,
             "-layout" => Test::Layout(WantedLayout::parse(&self.text(name)?)?),
-            "-ost" => Test::Ost(layout::osts(&self.text(name)?)?),
+            "-ost" => {
+                let osts = layout::osts(&self.text(name)?)?;
+                self.osts.extend_from_slice(&osts);
+                Test::Ost(osts)
+            }
             "-xattr" => {
                 let pattern = self.pattern(name, false)?;
                 self.xattrs.push(pattern);

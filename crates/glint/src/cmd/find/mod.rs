@@ -143,6 +143,18 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(ExitCode::from(terminal.console.status()))
 }
 
+/// Refuses to look for files on OSTs that a file system does not have.
+fn must_have(tree: Tree, address: &str, osts: &[u16]) -> Result<Tree, String> {
+    let count = tree.ost_count();
+    match osts.iter().find(|ost| **ost >= count) {
+        None => Ok(tree),
+        Some(ost) => Err(format!(
+            "-ost {ost}: there is no such OST at {address}; they have the numbers 0 to {}",
+            count.saturating_sub(1)
+        )),
+    }
+}
+
 /// Walks over all starting points.
 async fn walk_all(call: &FindCall, starts: &[OsString], terminal: &Terminal) {
     // Of those that are not reached there is none: the other starting points are looked at.
@@ -168,7 +180,9 @@ async fn walk_all(call: &FindCall, starts: &[OsString], terminal: &Terminal) {
             continue;
         }
         let tree = trees.entry(place.address.clone()).or_insert_with(|| {
-            Tree::connect(&place.address, "find").map_err(|why| terminal.say(&why)).ok()
+            let tree = Tree::connect(&place.address, "find");
+            let tree = tree.and_then(|tree| must_have(tree, &place.address, &call.osts));
+            tree.map_err(|why| terminal.say(&why)).ok()
         });
         let Some(tree) = tree else { continue };
         let goes_on = match tree.resolve(&place).await {

@@ -123,6 +123,11 @@ impl Tree {
         self.client.root()
     }
 
+    /// How many OSTs the file system has; they are numbered from 0, and one that was removed is counted.
+    pub(in crate::cmd) fn ost_count(&self) -> u16 {
+        self.client.transport().mds().welcome().osts
+    }
+
     /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
     /// be a directory; a link that begins at the root of some host leads nowhere here. Returns its
     /// attributes, and the directory that has its last name, if one has. What a mount shows as
