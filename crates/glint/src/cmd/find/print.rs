@@ -354,10 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn json_keeps_names_that_are_no_text() {
-        let mut out = Vec::new();
-        super::json(&entry(b"d/\xff", libc::S_IFREG), &mut out).unwrap();
-        let row: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!(row["path_bytes"], json!(b"d/\xff"));
+    fn json_keeps_names_and_targets_that_are_no_text() {
+        let row = |entry: &Entry| -> serde_json::Value {
+            let mut out = Vec::new();
+            super::json(entry, &mut out).unwrap();
+            serde_json::from_slice(&out).unwrap()
+        };
+        assert_eq!(row(&entry(b"d/\xff", libc::S_IFREG))["path_bytes"], json!(b"d/\xff"));
+        let mut link = entry(b"l", libc::S_IFLNK | 0o777);
+        link.facts.target = Some(b"../\xfe".to_vec());
+        let shown = row(&link);
+        assert_eq!(shown["target_bytes"], json!(b"../\xfe"));
+        assert_eq!((&shown["target"], shown.get("path_bytes")), (&json!("../\u{fffd}"), None));
+        link.facts.target = Some(b"text".to_vec());
+        assert_eq!((&row(&link)["target"], row(&link).get("target_bytes")), (&json!("text"), None));
     }
 }

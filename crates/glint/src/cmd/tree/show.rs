@@ -61,7 +61,7 @@ pub(in crate::cmd) fn symbolic(mode: u32) -> String {
 }
 
 /// Prints a file as a JSON object in a line. Of a file whose attributes are not known it has less; a
-/// path that is not UTF-8 is in `path_bytes`, too.
+/// path that is not UTF-8 is in `path_bytes`, too, and such a target in `target_bytes`.
 pub(in crate::cmd) fn json_row(
     path: &[u8],
     (kind, ino, attr): (Option<FileType>, Ino, Option<&Attr>),
@@ -90,6 +90,9 @@ pub(in crate::cmd) fn json_row(
     }
     if let Some(target) = target {
         row["target"] = json!(String::from_utf8_lossy(target));
+        if std::str::from_utf8(target).is_err() {
+            row["target_bytes"] = json!(target);
+        }
     }
     out.extend_from_slice(row.to_string().as_bytes());
     out.push(b'\n');
