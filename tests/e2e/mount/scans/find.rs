@@ -74,6 +74,9 @@ const EXPRESSIONS: &str = "
 -type f ! -name open -printf %b|%k|%p\\0
 -printf %s~%m~%M~%n~%i~%u~%g~%U~%G~%y~%l\\0
 -printf %t|%a|%c|%T@|%T+|%TS|%TY-%Tm\\0
+-printf %TA|%Ta|%TB|%Tb|%Th|%Td|%Te|%Tj|%Tm|%Ty|%TY|%Tu|%TU|%Tw|%TW|%Tg|%TC\\0
+-printf %TH|%TI|%Tk|%Tl|%TM|%Tp|%TP|%TS|%TR|%TT|%Tr|%TD|%Tx|%Tc|%Tz|%TZ|%T@|%T+\\0
+-printf %AA|%Ac|%Aj|%CA|%Cc|%Cj|%C@|%9TA|%-11TB|%.3TA\\0
 -printf %F|%+d|%#m|%.3f|%-8.2f|%TX|%Ts|%TF|%Tr|%TG-%TV\\0
 ! -type l ! -name open -printf %S|%p\\0
 -printf [%12s][%-12f][%05d][%06m]%%\\t\\101\\0

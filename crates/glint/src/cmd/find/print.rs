@@ -186,7 +186,7 @@ fn field(rest: &mut &[u8]) -> Result<Part, String> {
             Field::Time(of(*letter))
         }
         [letter @ (b'A' | b'C' | b'T'), part, ..]
-            if b"@+YymdjHIMSTpabBhUWwZkleDFGgVuPRCczsntrxX".contains(part) =>
+            if b"@+YymdjHIMSTpaAbBhUWwZkleDFGgVuPRCczsntrxX".contains(part) =>
         {
             take(2);
             Field::TimePart(of(*letter), *part)
@@ -336,6 +336,7 @@ mod tests {
             (b"a\\tb\\n\\101\\\\\\q", "a\tb\nA\\\\q"),
             (b"a\\cb", "a"),
             (b"%T@", "2000000.0000000050"),
+            (b"%TA %Ta|%Cj|%AI%Ap", "Saturday Sat|035|01PM"),
             (b"%l", ""),
             (b"%+d|% d|%+5d|%-+4d|%+05d|%.3d", "+1| 1|   +1|+1  |+0001|001"),
             (b"%#m|%#6m|%.2p|%5.1p|%+s", "04755| 04755|d/|    d|1000"),
