@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -244,10 +243,12 @@ fn glint_find_finds_what_find_does() {
 }
 
 /// What both commands say of the same tree: output, exit code, and the paths that could not be
-/// looked at.
-fn told(output: &Output) -> (Vec<Vec<u8>>, Option<i32>, BTreeSet<String>) {
+/// looked at, each as often as it is told.
+fn told(output: &Output) -> (Vec<Vec<u8>>, Option<i32>, Vec<String>) {
     let errors = String::from_utf8_lossy(&output.stderr).replace(['\'', '"'], "");
-    let errors = errors.lines().map(|line| line.replace("glint find: ", "find: ")).collect();
+    let mut errors: Vec<String> =
+        errors.lines().map(|line| line.replace("glint find: ", "find: ")).collect();
+    errors.sort();
     (sorted(output), output.status.code(), errors)
 }
 

@@ -168,7 +168,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             }
             self.ask_or_tell(&mut entry, missing).await;
         };
-        if let (true, Err(error)) = (outcome.refused, &entry.attr) {
+        if let (true, Err(error), Some(_)) = (outcome.refused, &entry.attr, entry.kind) {
             self.sink.fail(&entry.path, *error);
         }
         self.print(&mut entry, &outcome);
@@ -316,8 +316,9 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
     ) -> Entry {
         let ScannedEntry { ino, mut kind, attr, .. } = named;
         let attr = if may_search { attr } else { Err(Errno::EACCES) };
-        if let (Err(error), Some(FileType::Directory)) = (&attr, kind) {
-            // find(1) looks at every directory, and does not take it for one if that fails.
+        if let (Err(error), Some(FileType::Directory) | None) = (&attr, kind) {
+            // find(1) looks at every directory, and does not take it for one if that fails. Of an entry
+            // without a type this has been told.
             self.sink.fail(&path, *error);
             kind = None;
         }

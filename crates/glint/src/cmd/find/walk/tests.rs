@@ -450,3 +450,26 @@ fn facts_of_many_files_are_asked_for_at_once_and_only_where_they_decide() {
     assert_eq!(find("-ost 4").0.len(), 0);
     assert_eq!(find("-type d -layout replicas=2").0.len(), LABELLED as usize);
 }
+
+#[test]
+fn a_directory_that_must_not_be_looked_at_is_told_once() {
+    for (words, kind, told_of) in [
+        ("-size +0", FileType::Directory, 1),
+        ("-type d", FileType::Directory, 1),
+        ("-true", FileType::Directory, 1),
+        ("-size +0", FileType::Regular, 1),
+        ("-type d", FileType::Regular, 0),
+    ] {
+        let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+        let call = parse(&words, Timestamp { secs: 10_000_000, nanos: 0 }, false).unwrap();
+        let (source, told) = (Changing::default(), Told::default());
+        let walk = Walk::new(&call, &source, &told);
+        let above = Directory::new(entry(b"s", libc::S_IFDIR | 0o744), None, false).unwrap();
+        let attr = entry(b"n", libc::S_IFDIR | 0o755).attr;
+        let named = ScannedEntry { name: b"n".to_vec(), ino: Ino(5), kind: Some(kind), attr };
+        let found = walk.entry(&above, named, false, b"s/n".to_vec(), 1);
+        futures_lite::future::block_on(walk.look_at(found));
+        let errors = told.errors.borrow();
+        assert_eq!(errors.len(), told_of, "{words:?} {kind:?}: {errors:?}");
+    }
+}
