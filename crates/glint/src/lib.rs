@@ -125,14 +125,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&call.arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Standard error may have been closed by its reader.
-            let _ = error.print();
-            let code = match call.is_helper {
-                true => exit_code::USAGE,
-                false if is_fsck(&call.arguments) => cmd::fsck::USAGE,
-                false => error.exit_code() as u8,
-            };
-            return ExitCode::from(if error.use_stderr() { code } else { 0 });
+            return not_understood(&call, &error);
         }
     };
     cli.common.apply();
@@ -144,10 +137,40 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether the words of a call, which cannot be understood, are about `fsck`.
-fn is_fsck(arguments: &[OsString]) -> bool {
+/// Says why the words of a call cannot be understood, or its help, and returns what the shell is told.
+/// Commands that stand for those of every system are as brief as they, and have their exit codes.
+fn not_understood(call: &cmd::mount::Call, error: &clap::Error) -> ExitCode {
+    let command = command_of(&call.arguments);
+    let (code, is_brief) = match command.as_deref() {
+        _ if call.is_helper => (exit_code::USAGE, false),
+        Some("fsck") => (cmd::fsck::USAGE, false),
+        Some("find" | "du") => (exit_code::USAGE, true),
+        Some("ls") => (cmd::ls::USAGE, true),
+        _ => (error.exit_code() as u8, false),
+    };
+    // Standard error may have been closed by its reader.
+    let _ = match command {
+        Some(command) if is_brief && error.use_stderr() => {
+            writeln!(std::io::stderr(), "{}", in_a_line(&command, error))
+        }
+        _ => error.print(),
+    };
+    ExitCode::from(if error.use_stderr() { code } else { 0 })
+}
+
+/// Returns which command the words of a call, which cannot be understood, are about.
+fn command_of(arguments: &[OsString]) -> Option<String> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments);
-    matches.is_ok_and(|matches| matches.subcommand_name() == Some("fsck"))
+    matches.ok()?.subcommand_name().map(str::to_owned)
+}
+
+/// Returns what is wrong with the words of a command, without a table of all that they may be.
+fn in_a_line(command: &str, error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let why: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let why = why.join(" ");
+    let why = why.strip_prefix("error: ").unwrap_or(&why);
+    format!("glint {command}: {why}; try `glint {command} --help`")
 }
 
 /// Ends a command: says what failed, and returns what the shell is told.
@@ -213,17 +236,37 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_call_of_fsck_is_known_as_one() {
+    fn the_command_of_a_wrong_call_is_known() {
         for (call, expected) in [
-            (&["glint", "fsck", "--colour"][..], true),
-            (&["glint", "fsck"], true),
-            (&["glint", "--cert", "/c", "-v", "fsck", "a", "b"], true),
-            (&["glint", "status", "--colour", "fsck"], false),
-            (&["glint", "--colour"], false),
+            (&["glint", "fsck", "--colour"][..], Some("fsck")),
+            (&["glint", "fsck"], Some("fsck")),
+            (&["glint", "--cert", "/c", "-v", "fsck", "a", "b"], Some("fsck")),
+            (&["glint", "status", "--colour", "fsck"], Some("status")),
+            (&["glint", "du", "-a", "-s"], Some("du")),
+            (&["glint", "--colour"], None),
         ] {
             let arguments: Vec<OsString> = call.iter().map(OsString::from).collect();
             assert!(Cli::try_parse_from(&arguments).is_err(), "{call:?}");
-            assert_eq!(is_fsck(&arguments), expected, "{call:?}");
+            assert_eq!(command_of(&arguments).as_deref(), expected, "{call:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_is_told_in_a_line() {
+        for (call, told) in [
+            (
+                &["glint", "du", "--colour"][..],
+                "glint du: unexpected argument '--colour' found; try",
+            ),
+            (&["glint", "du", "-a", "-s"], "cannot be used with"),
+            (&["glint", "du", "-d", "x"], "invalid value 'x' for '--max-depth <N>': "),
+            (&["glint", "du", "--time-style=x"], "[possible values: full-iso, long-iso, iso]; try"),
+            (&["glint", "ls", "--block-size", "0"], "glint ls: invalid value '0'"),
+        ] {
+            let error = Cli::try_parse_from(call).err().unwrap();
+            let said = in_a_line(call[1], &error);
+            assert!(said.contains(told) && !said.contains('\n'), "{said}");
+            assert!(said.ends_with(&format!("`glint {} --help`", call[1])), "{said}");
         }
     }
 }

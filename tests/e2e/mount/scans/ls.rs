@@ -311,11 +311,17 @@ fn glint_ls_lists_what_ls_does() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(output.stdout, format!("{}\n", top.join("old").display()).into_bytes());
     assert_eq!(String::from_utf8_lossy(&output.stderr).matches("no server listens").count(), 1);
-    for (wrong, why) in [("--sideways", "unexpected argument"), ("/proc", "not in a Glint mount")] {
-        let output = glint().args(["ls", wrong]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{wrong}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    // In one line, and with the exit codes of ls(1), du(1) and find(1).
+    for (command, code) in [("ls", 2), ("du", 1), ("find", 1)] {
+        for (wrong, why) in [("--cert=", "try `glint"), ("/proc", "not in a Glint mount")] {
+            let output = glint().args([command, wrong]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{command} {wrong}: {said}");
+            assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+        }
     }
+    let said = refused(glint().args(["ls", "--sideways"]));
+    assert_eq!(said, "glint ls: unexpected argument '--sideways' found; try `glint ls --help`\n");
     // A reader that has enough ends it without a word.
     let mut command = glint();
     command.args(["ls", "-lR", text(&top)]).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -24,6 +24,9 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use walk::{LsOutput, SERIOUS};
 
+/// Exit code if the words of a call cannot be understood.
+pub(crate) const USAGE: u8 = SERIOUS;
+
 /// Paths of the command line that are looked up at once.
 const LOOKUPS_AT_ONCE: usize = 16;
 
