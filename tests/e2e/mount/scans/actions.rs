@@ -178,6 +178,14 @@ fn actions_are_those_of_find() {
     run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&bound));
     let said = refused(glint().arg("find").arg(&bound).args(["-name", "f9", "-delete"]));
     assert!(said.contains("Read-only file system"), "{said}");
+    // A command that only reads is run there, and another one is refused by the mount.
+    let read = ["-name", "f9", "-exec", "head", "-c", "3", "{}", ";"];
+    let read = run(glint().arg("find").arg(&bound).args(read));
+    assert_eq!(read.stdout, b"xxx");
+    let remove = ["-name", "f9", "-exec", "rm", "{}", "+"];
+    let said = refused(glint().arg("find").arg(&bound).args(remove).env("LC_ALL", "C"));
+    assert!(said.contains("rm: ") && said.contains("Read-only file system"), "{said}");
+    assert!(tree.join("deep/er/f9").exists());
     run(Command::new("umount").arg(&bound));
     // What is mounted over a directory is not to be unmounted by its removal.
     let over = tree.join("over");

@@ -143,6 +143,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(ExitCode::from(terminal.console.status()))
 }
 
+/// Returns why actions are not to be taken at a starting point, and below it.
+fn refusal(actions: &[Action], place: &Place) -> Option<String> {
+    if !place.is_in_mount() && actions.iter().any(Action::needs_mount) {
+        return Some("-exec needs a path in a mount, which the command can open".into());
+    }
+    let below = place.mounted_below.as_ref().filter(|_| !actions.is_empty());
+    if let Some(other) = below {
+        return Some(format!("{} is mounted below it; use find(1)", other.display()));
+    }
+    // A command may change nothing, and hears it itself if it tries.
+    let is_refused = place.is_read_only && actions.contains(&Action::Delete);
+    is_refused.then(|| "Read-only file system".into())
+}
+
 /// Refuses to look for files on OSTs that a file system does not have.
 fn must_have(tree: Tree, address: &str, osts: &[u16]) -> Result<Tree, String> {
     let count = tree.ost_count();
@@ -168,14 +182,7 @@ async fn walk_all(call: &FindCall, starts: &[OsString], terminal: &Terminal) {
                 continue;
             }
         };
-        if !place.is_in_mount() && call.actions.iter().any(Action::needs_mount) {
-            terminal.say(&format!(
-                "{}: -exec needs a path in a mount, which the command can open",
-                start.to_string_lossy()
-            ));
-            continue;
-        }
-        if let Some(why) = place.is_not_changed.as_ref().filter(|_| !call.actions.is_empty()) {
+        if let Some(why) = refusal(&call.actions, &place) {
             terminal.say(&format!("{}: {why}", start.to_string_lossy()));
             continue;
         }

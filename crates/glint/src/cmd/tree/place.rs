@@ -21,9 +21,10 @@ pub(in crate::cmd) struct Place {
     pub(in crate::cmd) is_directory: bool,
     /// The mount in which it was said as a path.
     mount: Option<ShownBy>,
-    /// Why nothing is to be changed there: the mount does not allow it, or has others below that path,
-    /// which the servers do not know of.
-    pub(in crate::cmd) is_not_changed: Option<String>,
+    /// The mount does not allow changes.
+    pub(in crate::cmd) is_read_only: bool,
+    /// What is mounted below that path, which the servers do not know of.
+    pub(in crate::cmd) mounted_below: Option<PathBuf>,
 }
 
 /// A mount that shows a starting point.
@@ -68,8 +69,8 @@ fn on_server(said: &[u8]) -> Option<Place> {
     crate::identity::host_and_port(address).ok()?;
     let (address, path) = (address.to_owned(), &said[end..]);
     let is_directory = leads_on(path);
-    let (names, mount, is_not_changed) = (names(path), None, None);
-    Some(Place { address, names, is_directory, mount, is_not_changed })
+    let (names, mount, is_read_only, mounted_below) = (names(path), None, false, None);
+    Some(Place { address, names, is_directory, mount, is_read_only, mounted_below })
 }
 
 /// Address of a `glint up`, which listens only if it was told to.
@@ -140,17 +141,10 @@ impl Place {
                 && other.path.starts_with(&path)
                 && mount_showing(&all, &other.path).is_some_and(|shown| shown.id == other.id)
         };
-        let is_not_changed = match all.iter().find(is_below) {
-            _ if mount.options.split(',').any(|option| option == "ro") => {
-                Some("Read-only file system".into())
-            }
-            Some(other) => {
-                Some(format!("{} is mounted below it; use find(1)", other.path.display()))
-            }
-            None => None,
-        };
+        let mounted_below = all.iter().find(is_below).map(|other| other.path.clone());
+        let is_read_only = mount.options.split(',').any(|option| option == "ro");
         let mount = Some(ShownBy { said: said.into(), device: mount.device.clone() });
-        Ok(Place { address, names, is_directory, mount, is_not_changed })
+        Ok(Place { address, names, is_directory, mount, is_read_only, mounted_below })
     }
 
     /// Whether it was said as a path in a mount.
