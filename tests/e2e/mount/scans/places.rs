@@ -73,6 +73,11 @@ fn a_path_is_looked_at_in_the_mount_that_shows_it() {
         let said = refused(glint().arg(command).arg(inner.join("of-the-upper")));
         assert!(said.contains("No such file or directory"), "{said}");
         assert!(!said.contains("Glint mount"), "{said}");
+        let said = refused(glint().arg(command).arg("no-such-host/a").current_dir(&place));
+        assert!(
+            said.contains("No such file or directory; a server is said as HOST:PORT"),
+            "{said}"
+        );
     }
     // And are there again when that is gone.
     unmount(&place);

@@ -122,7 +122,13 @@ impl Place {
         let all = glint_mount::mounts();
         let shown = mount_showing(&all, &path);
         let Some(mount) = shown.filter(|mount| mount.kind == glint_mount::FS_TYPE) else {
-            stat(said, is_directory)?;
+            stat(said, is_directory).map_err(|error| match error {
+                Errno::ENOENT if said.is_relative() && !is_here(said) => NoPlace::Told(format!(
+                    "{}: No such file or directory; a server is said as HOST:PORT/PATH",
+                    said.display()
+                )),
+                error => error.into(),
+            })?;
             let why = "is not in a Glint mount; say a path in one, or HOST:PORT/PATH";
             return Err(NoPlace::Told(format!("{} {why}", said.display())));
         };
