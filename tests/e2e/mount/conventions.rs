@@ -482,18 +482,18 @@ fn other_users_are_told_what_needs_root() {
     let server = Process::start(&serve, world.path("serve.log"), None);
     server.wait_for_event(event::SERVING);
     let (other, free) = (world.short("other"), world.short("n"));
-    for (arguments, expected) in [
-        (&["status", text(&data)][..], "permission denied"),
-        (&["mount", text(&data), text(&dir)], "mounting needs root"),
-        (&["up", "--data", text(&other), "--mount", text(&free)], "mounting needs root"),
-    ] {
+    let must_tell = |arguments: &[&str], expected: &str| {
         let said = refused(&mut as_nobody(&world, text(&glint_of_all), arguments));
         assert!(said.contains(expected), "{arguments:?}: {said}");
-    }
+    };
+    must_tell(&["status", text(&data)], "permission denied");
+    must_tell(&["mount", text(&data), text(&dir)], "mounting needs root");
+    must_tell(&["up", "--data", text(&other), "--mount", text(&free)], "mounting needs root");
     let (mount, dir) = world.mount_from(text(&data), "m", &[]);
-    let setstripe = ["setstripe", "-c", "1", text(&dir)];
-    let said = refused(&mut as_nobody(&world, text(&glint_of_all), &setstripe));
-    assert!(said.contains("only its owner and root"), "{said}");
+    must_tell(&["setstripe", "-c", "1", text(&dir)], "only its owner and root");
+    for command in ["find", "du", "ls"] {
+        must_tell(&[command, text(&dir)], &format!("or use {command}(1) on the mount"));
+    }
     mount.stop();
     server.stop();
 }

@@ -23,13 +23,14 @@ use crate::signals::StopSoon;
 use crate::target::not_reached;
 use futures_util::lock::Mutex;
 use glint_client::{Caller, Client, ScannedPage, Vfs};
-use glint_net::{Cluster, MdsSession, Remote, RemoteOptions, Transport};
+use glint_net::{Address, Cluster, MdsSession, NetError, Remote, RemoteOptions, Transport};
 use glint_proto::posix::ScanFilter;
 use glint_proto::posix::acl::{XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::{Attr, Cred, Errno, FileType, FsResult, Ino, Layout};
 use members::ChainMembers;
 use place::names;
 use scan_threads::{ScanThreads, ToScan};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,7 +105,17 @@ impl Tree {
         let to =
             crate::identity::exact(address).map_err(|why| format!("server {address}: {why}"))?;
         let options = RemoteOptions { address: to.clone(), mount_point: shown.clone() };
-        let remote = Remote::connect(options).map_err(|error| not_reached(&to, &error))?;
+        let remote = Remote::connect(options).map_err(|error| match (&error, &to) {
+            (NetError::Io { source, .. }, Address::Unix(_))
+                if source.kind() == ErrorKind::PermissionDenied =>
+            {
+                format!(
+                    "server {to}: permission denied; it answers root of its host alone: run it with \
+                     sudo, or use {command}(1) on the mount"
+                )
+            }
+            _ => not_reached(&to, &error),
+        })?;
         let cluster = Cluster::new(remote, crate::identity::get()?, shown);
         let groups = rustix::process::getgroups().unwrap_or_default();
         let cred = Cred {
