@@ -79,6 +79,22 @@ const CALLS: &str = "
 -ltu tree
 -ltc tree
 -U tree/empty
+-AX -R .
+-lXr tree
+-X tree/z.c tree deep tree/b.c old
+--sort=extension tree
+--sort=size -R deep
+--sort=time -r tree
+--sort=none tree/empty
+-t --sort=name tree
+-u --sort=name tree
+--time=ctime -R tree
+-l --time=atime tree
+-lt --time=status tree
+-c --time=use -t tree
+-sk -R deep
+--color=never tree
+--color=auto tree
 -F -R .
 -p -R .
 --file-type -R .
@@ -163,6 +179,9 @@ fn make_tree(top: &Path) {
         fs::write(directory.join("in"), b"").unwrap();
     }
     fs::write(top.join("tree").join(OsString::from_vec(vec![b'n'; 255])), b"").unwrap();
+    for name in ["b.c", "a.tar.gz", "c.", "z.c"] {
+        fs::write(top.join("tree").join(name), b"").unwrap();
+    }
     fs::hard_link(top.join("tree/*"), top.join("deep/er/link")).unwrap();
     symlink("no such one", top.join("deep/dangling")).unwrap();
     symlink("er", top.join("deep/to")).unwrap();
@@ -295,7 +314,7 @@ fn glint_ls_lists_what_ls_does() {
         .filter(|row| !row.is_empty())
         .map(|row| serde_json::from_slice(row).unwrap())
         .collect();
-    assert_eq!(rows.len(), ODD.len() + 6, "{rows:?}");
+    assert_eq!(rows.len(), ODD.len() + 10, "{rows:?}");
     let odd = rows.iter().find(|row| row["path_bytes"].is_array()).unwrap();
     let bytes: Vec<u8> = serde_json::from_value(odd["path_bytes"].clone()).unwrap();
     assert!(bytes.starts_with(text(&top.join("tree")).as_bytes()), "{odd}");
@@ -320,6 +339,8 @@ fn glint_ls_lists_what_ls_does() {
             assert!(said.contains(why) && said.lines().count() == 1, "{said}");
         }
     }
+    let said = refused(glint().args(["ls", "--color"]));
+    assert!(said.contains("there are no colours; say never or auto"), "{said}");
     let said = refused(glint().args(["ls", "--sideways"]));
     assert_eq!(said, "glint ls: unexpected argument '--sideways' found; try `glint ls --help`\n");
     // A reader that has enough ends it without a word.

@@ -86,7 +86,7 @@ struct Options {
     exclude: Vec<OsString>,
     /// Show the latest time of what is in a directory: mtime, atime (access, use) or ctime (status).
     #[arg(long, value_name = "WORD", num_args = 0..=1, require_equals = true,
-          default_missing_value = "mtime", value_parser = time_of)]
+          default_missing_value = "mtime", value_parser = TimeOf::parse)]
     time: Option<TimeOf>,
     /// How times are shown.
     #[arg(long, value_name = "STYLE", value_enum, default_value = "long-iso")]
@@ -115,15 +115,6 @@ struct Options {
 pub(crate) struct Args {
     options: Options,
     unit: Option<SizeUnit>,
-}
-
-fn time_of(word: &str) -> Result<TimeOf, String> {
-    match word {
-        "mtime" => Ok(TimeOf::Data),
-        "atime" | "access" | "use" => Ok(TimeOf::Access),
-        "ctime" | "status" => Ok(TimeOf::Inode),
-        _ => Err("say mtime, atime or ctime".into()),
-    }
 }
 
 impl clap::Args for Args {

@@ -43,6 +43,8 @@ pub(super) enum Order {
     Size,
     /// The latest first.
     Time,
+    /// By what comes after the last dot.
+    Extension,
     /// As the server lists them.
     Unsorted,
 }
@@ -154,6 +156,7 @@ impl LsCall {
         let by_value = match self.order {
             Order::Size => size(b).cmp(&size(a)),
             Order::Time => time(b).cmp(&time(a)),
+            Order::Extension => extension(&a.name).cmp(extension(&b.name)),
             Order::Name | Order::Unsorted => Ordering::Equal,
         };
         by_value.then_with(|| a.name.cmp(&b.name))
@@ -162,6 +165,11 @@ impl LsCall {
     fn is_shown(&self, name: &[u8]) -> bool {
         self.hidden != Hidden::Hide || !name.starts_with(b".")
     }
+}
+
+/// What a name has from its last dot on.
+fn extension(name: &[u8]) -> &[u8] {
+    name.iter().rposition(|byte| *byte == b'.').map_or(b"", |dot| &name[dot..])
 }
 
 /// Keeps the entries that are shown, and asks for what else is shown of them.

@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// The same, with powers of 1000.
     #[arg(long, overrides_with_all = ["human_readable", "block_size"])]
     si: bool,
+    /// -s counts KiB, as is done anyway.
+    #[arg(short = 'k', long)]
+    kibibytes: bool,
     /// Sizes in units of SIZE; `human-readable` and `si` are units, too.
     #[arg(long, value_name = "SIZE", value_parser = SizeUnit::parse,
           overrides_with_all = ["human_readable", "si"])]
@@ -86,20 +89,31 @@ pub(crate) struct Args {
     #[arg(short = 'r', long)]
     reverse: bool,
     /// Sort by time, the latest first.
-    #[arg(short = 't', overrides_with_all = ["by_size", "unsorted"])]
+    #[arg(short = 't', overrides_with_all = ["by_size", "by_extension", "unsorted", "sort"])]
     by_time: bool,
     /// Sort by size, the largest first.
-    #[arg(short = 'S', overrides_with_all = ["by_time", "unsorted"])]
+    #[arg(short = 'S', overrides_with_all = ["by_time", "by_extension", "unsorted", "sort"])]
     by_size: bool,
+    /// Sort by what comes after the last dot of a name.
+    #[arg(short = 'X', overrides_with_all = ["by_time", "by_size", "unsorted", "sort"])]
+    by_extension: bool,
     /// Do not sort.
-    #[arg(short = 'U', overrides_with_all = ["by_time", "by_size"])]
+    #[arg(short = 'U', overrides_with_all = ["by_time", "by_size", "by_extension", "sort"])]
     unsorted: bool,
+    /// Sort by name, size, time or extension, or by none.
+    #[arg(long, value_name = "WORD", value_parser = order_of,
+          overrides_with_all = ["by_time", "by_size", "by_extension", "unsorted"])]
+    sort: Option<Order>,
     /// Times of the last read (atime): shown with -l, or else sorted by.
-    #[arg(short = 'u', overrides_with = "changed")]
+    #[arg(short = 'u', overrides_with_all = ["changed", "time"])]
     read: bool,
     /// Times of the last change of the inode (ctime), in the same way.
-    #[arg(short = 'c', overrides_with = "read")]
+    #[arg(short = 'c', overrides_with_all = ["read", "time"])]
     changed: bool,
+    /// The same by a word: mtime (modification), atime (access, use) or ctime (status).
+    #[arg(long, value_name = "WORD", value_parser = TimeOf::parse,
+          overrides_with_all = ["read", "changed"])]
+    time: Option<TimeOf>,
     /// A letter after names: / directory, * can be executed, @ link, | FIFO, = socket.
     #[arg(short = 'F', long, overrides_with_all = ["file_type", "slash"])]
     classify: bool,
@@ -138,6 +152,10 @@ pub(crate) struct Args {
     /// -l --time-style=full-iso
     #[arg(long)]
     full_time: bool,
+    /// There are no colours: never, or auto, which is the same here.
+    #[arg(long, value_name = "WORD", num_args = 0..=1, require_equals = true,
+          default_missing_value = "always", value_parser = no_colors)]
+    color: Option<String>,
     /// Print a JSON object for each file, one a line.
     #[arg(long)]
     json: bool,
@@ -149,15 +167,36 @@ pub(crate) struct Args {
     pub(super) paths: Vec<OsString>,
 }
 
+/// Parses a word after --sort.
+fn order_of(word: &str) -> Result<Order, String> {
+    match word {
+        "name" => Ok(Order::Name),
+        "size" => Ok(Order::Size),
+        "time" => Ok(Order::Time),
+        "extension" => Ok(Order::Extension),
+        "none" => Ok(Order::Unsorted),
+        _ => Err("say name, size, time, extension or none".into()),
+    }
+}
+
+/// Parses a word after --color, as those of ls(1) that ask for none on what is no terminal.
+fn no_colors(word: &str) -> Result<String, String> {
+    match word {
+        "never" | "no" | "none" | "auto" | "tty" | "if-tty" => Ok(word.into()),
+        _ => Err("there are no colours; say never or auto".into()),
+    }
+}
+
 impl Args {
     fn is_long(&self) -> bool {
         self.long || self.numeric_uid_gid || self.no_owner || self.long_no_group || self.full_time
     }
 
     fn time(&self) -> TimeOf {
-        match (self.read, self.changed) {
-            (true, _) => TimeOf::Access,
-            (_, true) => TimeOf::Inode,
+        match (self.time, self.read, self.changed) {
+            (Some(time), ..) => time,
+            (_, true, _) => TimeOf::Access,
+            (.., true) => TimeOf::Inode,
             _ => TimeOf::Data,
         }
     }
@@ -174,13 +213,17 @@ impl Args {
     /// Returns what is listed.
     pub(super) fn call(&self) -> LsCall {
         let (long, indicator) = (self.is_long(), self.indicator());
-        let order = match (self.by_time, self.by_size, self.unsorted) {
-            (true, ..) => Order::Time,
-            (_, true, _) => Order::Size,
-            (.., true) => Order::Unsorted,
-            _ if !long && (self.read || self.changed) => Order::Time,
+        let said = [
+            (self.by_time, Order::Time),
+            (self.by_size, Order::Size),
+            (self.by_extension, Order::Extension),
+            (self.unsorted, Order::Unsorted),
+        ];
+        let said = said.into_iter().find(|(is_said, _)| *is_said).map(|(_, order)| order);
+        let order = self.sort.or(said).unwrap_or(match self.time() {
+            TimeOf::Access | TimeOf::Inode if !long => Order::Time,
             _ => Order::Name,
-        };
+        });
         let needs_attributes = long || self.size || self.inode || self.json;
         let needed = match indicator {
             _ if needs_attributes || matches!(order, Order::Size | Order::Time) => {
@@ -290,6 +333,12 @@ mod tests {
             ("-St", Hidden::Hide, Order::Time),
             ("-u", Hidden::Hide, Order::Time),
             ("-lc", Hidden::Hide, Order::Name),
+            ("-t --sort=extension", Hidden::Hide, Order::Extension),
+            ("--sort=size -X", Hidden::Hide, Order::Extension),
+            ("-X --sort none", Hidden::Hide, Order::Unsorted),
+            ("--time=ctime", Hidden::Hide, Order::Time),
+            ("-u --sort=name", Hidden::Hide, Order::Name),
+            ("--color=auto --color=never -k --time=mtime", Hidden::Hide, Order::Name),
         ] {
             let call = parsed(words).unwrap().call();
             assert_eq!((call.hidden, call.order), (hidden, order), "{words}");
@@ -333,8 +382,25 @@ mod tests {
         {
             assert_eq!(parsed(words).unwrap().call().follows_links, follows, "{words}");
         }
-        for wrong in ["--time-style=now", "--quoting-style=x", "-x", "--block-size=0", "-Z"] {
+        for wrong in [
+            "--time-style=now",
+            "--quoting-style=x",
+            "-x",
+            "--block-size=0",
+            "-Z",
+            "--color",
+            "--color=always",
+            "--sort=version",
+            "--time=birth",
+        ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+        for (words, time) in [
+            ("-lu --time=ctime", TimeOf::Inode),
+            ("--time=status -u", TimeOf::Access),
+            ("-c --time=modification", TimeOf::Data),
+        ] {
+            assert_eq!(parsed(words).unwrap().call().time, time, "{words}");
         }
     }
 }

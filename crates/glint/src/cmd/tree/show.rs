@@ -13,6 +13,16 @@ pub(in crate::cmd) enum TimeOf {
 }
 
 impl TimeOf {
+    /// Parses a word of ls(1) and du(1) after --time.
+    pub(in crate::cmd) fn parse(word: &str) -> Result<TimeOf, String> {
+        match word {
+            "mtime" | "modification" => Ok(TimeOf::Data),
+            "atime" | "access" | "use" => Ok(TimeOf::Access),
+            "ctime" | "status" => Ok(TimeOf::Inode),
+            _ => Err("say mtime, atime or ctime".into()),
+        }
+    }
+
     pub(in crate::cmd) fn of(self, attr: &Attr) -> Timestamp {
         match self {
             TimeOf::Access => attr.atime,
