@@ -78,12 +78,11 @@ impl Cache {
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let (unused, names) = state.on_forget(ino);
+        let is_in_kernel = self.is_in_kernel(&inode, &state);
         drop(state);
-        if self.root.get() == Some(&ino)
-            && let Some(kernel) = self.kernel()
-        {
-            // No other inode is in the kernel by now. It keeps what it knows of the root for as long as
-            // nobody says that others may change it.
+        if is_in_kernel && let Some(kernel) = self.kernel() {
+            // The root: of any other one the kernel has forgotten its lookups. It keeps what it knows of
+            // the root for as long as nobody says that others may change it.
             kernel.forget_attributes(ino);
         }
         returns.put(unused);

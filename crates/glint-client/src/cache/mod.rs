@@ -65,8 +65,8 @@ pub(crate) struct Cache {
     pub(crate) flight: RequestsInFlight,
     pub(crate) page_guesses: PageGuesses,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    /// What the kernel has as the root.
-    pub(super) root: OnceLock<Ino>,
+    /// What the kernel has as the root: see [`Cache::is_in_kernel`].
+    root: OnceLock<Ino>,
     /// Counts how often the servers have forgotten all locks, and how often this client.
     generation: AtomicU64,
     session: AtomicU64,
@@ -155,6 +155,11 @@ impl Cache {
 
     pub(crate) fn kernel(&self) -> Option<&Arc<dyn Kernel>> {
         self.kernel.get()
+    }
+
+    /// Whether the kernel knows an inode. It knows the root of a mount without a lookup, always.
+    pub(crate) fn is_in_kernel(&self, inode: &CachedInode, state: &InodeState) -> bool {
+        state.pins.has_lookups() || self.root.get() == Some(&inode.ino)
     }
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a

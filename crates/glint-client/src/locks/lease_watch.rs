@@ -70,7 +70,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let (known, pages) = {
                 let state = inode.lock();
-                (self.is_in_kernel(inode, &state), state.rare.data.has_pages())
+                (self.cache.is_in_kernel(inode, &state), state.rare.data.has_pages())
             };
             if known {
                 let (kernel, ino) = (kernel.clone(), inode.ino);

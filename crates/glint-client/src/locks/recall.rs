@@ -8,10 +8,9 @@
 //! the recall is answered, and a line of the log says what follows.
 
 use crate::cache::inode::names::Name;
-use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use crate::kernel::Kernel;
-use crate::vfs::Vfs;
 use futures_util::future::{Either, select};
 use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::lock::{Bits, Recall, Return};
@@ -159,7 +158,7 @@ impl<T: Transport> Client<T> {
             let names = state.on_recall(bits, number, sent_mark);
             let returns_opens = bits.contains(Bits::OPEN);
             let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
-            (names, self.is_in_kernel(inode, &state), opens)
+            (names, self.cache.is_in_kernel(inode, &state), opens)
         };
         if bits.contains(Bits::OPEN) {
             self.declare_opens(inode, opens).await;
@@ -181,11 +180,6 @@ impl<T: Transport> Client<T> {
                 directory.lock().dentries.doubt(name);
             }
         }
-    }
-
-    /// Whether the kernel knows an inode. It knows the root without having looked it up.
-    pub(crate) fn is_in_kernel(&self, inode: &CachedInode, state: &InodeState) -> bool {
-        state.pins.has_lookups() || inode.ino == self.root()
     }
 
     async fn forget_attributes(&self, inode: &CachedInode, kernel: &dyn Kernel) {
