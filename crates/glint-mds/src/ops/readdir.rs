@@ -11,7 +11,7 @@ use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::posix::READ;
-use glint_proto::{Attr, DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
+use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 
 /// Bytes that an entry takes on the wire beside its name, without attributes.
 const ENTRY_BYTES: usize = 24;
@@ -213,7 +213,7 @@ impl<K: Kv> Mds<K> {
             }
         }
         // A delegation is recalled only for who looks at that directory.
-        self.tell_attributes(context, page, |entry, _| entry.cookie > COOKIE_DOT_DOT).await
+        self.tell_attributes(context, page, |entry| entry.cookie > COOKIE_DOT_DOT).await
     }
 
     /// Adds the attributes to entries that `may_tell` them, but where another client knows better
@@ -222,7 +222,7 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         page: &mut DirPage,
-        may_tell: impl Fn(&DirEntry, &Attr) -> bool,
+        may_tell: impl Fn(&DirEntry) -> bool,
     ) -> FsResult<()> {
         // Before the attributes are read: what is visible stays so, but a delegation that is returned
         // after the read would make attributes look true that its holder has changed.
@@ -232,7 +232,7 @@ impl<K: Kv> Mds<K> {
         let inos: Vec<Ino> = visible.iter().map(|entry| entry.ino).collect();
         let attributes = self.attributes_of(&inos).await?;
         for (entry, attr) in visible.into_iter().zip(attributes) {
-            entry.attr = attr.filter(|attr| may_tell(entry, attr));
+            entry.attr = attr.filter(|_| may_tell(entry));
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ impl<K: Kv> Mds<K> {
         if let Some(filter) = filter {
             keep(&mut page, |entry| filter.wants_name(&entry.name, entry.dirent_type));
         }
-        self.tell_attributes(context, &mut page, |_, _| true).await?;
+        self.tell_attributes(context, &mut page, |_| true).await?;
         if let Some(filter) = filter {
             let may_be_wanted = |attr: &Attr| is_written(attr) || filter.wants(attr);
             keep(&mut page, |entry| entry.attr.as_ref().is_none_or(may_be_wanted));
