@@ -8,10 +8,10 @@
 //! dirty data is sent earlier.
 //!
 //! No call waits for any of this longer than 10 ms. Nothing here runs on a thread that serves calls. A
-//! lock that calls need is held for one inode, one file or one directory at a time, or to copy one of
-//! 64 parts of the list of inodes. The allocator's lock is held while free pages are given back to the
-//! system, so that is done again for every few MB. A writer that waits for room waits for its OSTs, as
-//! ever, with less room.
+//! lock that calls need is held for one inode, one file or some thousand names of a directory at a
+//! time, or to copy one of 64 parts of the list of inodes. The allocator's lock is held while free
+//! pages are given back to the system, so that is done again for every few MB. A writer that waits for
+//! room waits for its OSTs, as ever, with less room.
 
 mod given_back;
 mod pace;

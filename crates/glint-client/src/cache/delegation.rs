@@ -4,6 +4,8 @@
 //! Invariants:
 //! - What was made under a delegation is this client's alone only while it is where it was made: it
 //!   leaves when its directory's delegation ends, or when it is named elsewhere or gone.
+//! - A delegation that ends is used no more, and is still this client's until all of that is told: the
+//!   names of a directory are gone through in steps.
 //! - The number of the last change never falls, so who waits for it waits for all of them.
 //! - Nothing of an inode that the servers will never create reaches an OST.
 
@@ -15,6 +17,8 @@ pub(crate) struct Delegation {
     /// Of a directory: no other client has anything of it, and this one changes it by itself; see
     /// [`crate::meta_log::local_ops`].
     delegated: bool,
+    /// How often its names are being gone through just now because the delegation ends.
+    ending: u32,
     /// The delegated directory that the inode was made in.
     parent: Option<Ino>,
     /// Numbers in the write-back log of the last change, and of that which made the inode.
@@ -67,9 +71,22 @@ impl Delegation {
         self.delegated = true;
     }
 
-    /// Not delegated any more. Returns the number of the last change.
-    pub(crate) fn end(&mut self) -> u64 {
+    /// Not delegated any more, though changes of what was made here may not be told yet. When it is
+    /// known what those are, [`end`](Delegation::end) follows.
+    pub(crate) fn begin_end(&mut self) {
         self.delegated = false;
+        self.ending += 1;
+    }
+
+    /// Whether it is not known yet what is to be told before the delegation is returned.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending > 0
+    }
+
+    /// Ends what [`begin_end`](Delegation::begin_end) began. Returns the number of the last change,
+    /// also of those that were noted meanwhile.
+    pub(crate) fn end(&mut self) -> u64 {
+        self.ending -= 1;
         self.last_change
     }
 
@@ -188,7 +205,12 @@ mod tests {
                         hidden_in = hidden_in.filter(|_| !was_there);
                     }
                     5 => {
+                        inode.begin_end();
+                        prop_assert!(inode.is_ending() && !inode.is_delegated());
+                        numbers += 1;
+                        inode.note_change(numbers);
                         prop_assert_eq!(inode.end(), numbers);
+                        prop_assert!(!inode.is_ending());
                         delegated = false;
                     }
                     6 => {

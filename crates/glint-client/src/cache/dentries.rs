@@ -12,16 +12,18 @@
 //! - Names that are gone take no room: a directory may stay for long after all of them, as when the kernel
 //!   is not asked for it again soon.
 
+mod name_table;
+
+pub(crate) use name_table::NameWalk;
+
 use crate::cache::attrs::Tick;
+use crate::cache::dentries::name_table::{NameTable, is_sparse};
 use crate::cache::inode::names::CachedName;
 use crate::cache::inode::rare::{Rare, blank};
 use crate::cache::pages::{PageSize, Pages};
 use glint_proto::Ino;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::num::NonZeroU64;
-
-/// A table of names is made smaller when no more than this part of its room is in use.
-const SPARSE_PART: usize = 8;
 
 /// Known names of one directory.
 #[derive(Default)]
@@ -35,7 +37,7 @@ pub(crate) struct Dentries {
 #[derive(Default)]
 struct KnownNames {
     /// Inodes of names; none has the number 0.
-    names: HashMap<CachedName, NonZeroU64>,
+    names: NameTable,
     /// Names that are free, apart from those: they all go whenever others could make some.
     free: HashSet<CachedName>,
     /// How many names were learned to be free since those were last forgotten all at once.
@@ -61,27 +63,11 @@ impl KnownNames {
     /// Forgets a name, also that it is free. Returns its inode.
     fn take(&mut self, name: &[u8]) -> Option<NonZeroU64> {
         self.free.remove(name);
-        let child = self.names.remove(name);
-        self.give_room_back();
-        child
-    }
-
-    /// Names were taken out. What is left has room for as many again, so what it costs to move them is
-    /// a part of what it cost to take the others out.
-    fn give_room_back(&mut self) {
-        let (len, free) = (self.names.len(), self.free.len());
-        if is_sparse(len, self.names.capacity()) {
-            self.names.shrink_to(2 * len);
+        if is_sparse(self.free.len(), self.free.capacity()) {
+            self.free.shrink_to(2 * self.free.len());
         }
-        if is_sparse(free, self.free.capacity()) {
-            self.free.shrink_to(2 * free);
-        }
+        self.names.remove(name)
     }
-}
-
-/// Whether so many names have much more room than they need.
-fn is_sparse(len: usize, capacity: usize) -> bool {
-    len == 0 || SPARSE_PART * len <= capacity
 }
 
 fn ino_of(child: NonZeroU64) -> Ino {
@@ -107,13 +93,13 @@ impl Dentries {
 
     /// The inode that a name leads to, if that is known.
     pub(crate) fn get(&self, name: &[u8]) -> Option<Ino> {
-        self.known.names.get(name).copied().map(ino_of)
+        self.known.names.get(name).map(ino_of)
     }
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8], protected: bool) -> bool {
         protected
-            && !self.known.names.contains_key(name)
+            && self.known.names.get(name).is_none()
             && (self.known.complete || self.has_negative(name))
     }
 
@@ -143,12 +129,14 @@ impl Dentries {
 
     /// Names that lead to inodes, and these.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Ino)> {
-        self.known.names.iter().map(|(name, child)| (&**name, ino_of(*child)))
+        self.known.names.iter().map(|(name, child)| (name, ino_of(child)))
     }
 
-    /// The inodes of names.
-    pub(crate) fn inodes(&self) -> Vec<Ino> {
-        self.known.names.values().copied().map(ino_of).collect()
+    /// Takes the next step of a walk over all names that lead to inodes. Returns some of them, and
+    /// these; `None` at the end. Names that come to be known meanwhile may be among them.
+    pub(crate) fn walk(&self, walk: &mut NameWalk) -> Option<Vec<(CachedName, Ino)>> {
+        let some = self.known.names.walk(walk)?;
+        Some(some.map(|(name, child)| (name.clone(), ino_of(child))).collect())
     }
 
     /// A name leads to this inode.
@@ -157,7 +145,7 @@ impl Dentries {
             Some(child) => {
                 let known = self.known.make();
                 known.free.remove(name);
-                known.names.insert(name.into(), child);
+                known.names.insert(name, child);
             }
             None => self.doubt(name),
         }
@@ -202,16 +190,6 @@ impl Dentries {
         if let Some(known) = self.known.made() {
             known.take(name);
             (known.complete, known.doubted) = (false, Tick::now());
-        }
-    }
-
-    /// Forgets names that lead to inodes which `is_doubtful`.
-    pub(crate) fn doubt_inodes(&mut self, is_doubtful: impl Fn(Ino) -> bool) {
-        self.disturbed = Tick::now();
-        if let Some(known) = self.known.made() {
-            known.complete = false;
-            known.names.retain(|_, child| !is_doubtful(ino_of(*child)));
-            known.give_room_back();
         }
     }
 
@@ -303,7 +281,7 @@ mod tests {
             (0..1000).for_each(|n| dentries.insert(&name(n), Ino(7)));
             dentries
         };
-        let room = |dentries: &Dentries| dentries.known.names.capacity();
+        let room = |dentries: &Dentries| dentries.known.names.room();
         for forget in [
             |dentries: &mut Dentries, name: &[u8]| _ = dentries.remove(name),
             |dentries: &mut Dentries, name: &[u8]| dentries.doubt_known(name),
@@ -311,18 +289,17 @@ mod tests {
             let mut dentries = filled();
             assert!(room(&dentries) >= 1000);
             (10..1000).for_each(|n| forget(&mut dentries, &name(n)));
-            assert!(room(&dentries) <= 10 * SPARSE_PART, "{}", room(&dentries));
+            assert!(room(&dentries) <= 100, "{}", room(&dentries));
             assert!((0..10).all(|n| dentries.get(&name(n)) == Some(Ino(7))));
             (0..10).for_each(|n| forget(&mut dentries, &name(n)));
             assert_eq!(room(&dentries), 0);
         }
-        let mut dentries = filled();
-        dentries.doubt_inodes(|_| true);
-        assert_eq!(room(&dentries), 0);
         // Free names, too.
+        let mut dentries = filled();
+        (0..1000).for_each(|n| dentries.doubt(&name(n)));
         (0..1000).for_each(|n| _ = dentries.insert_negative(&name(n)));
         (10..1000).for_each(|n| dentries.doubt_known(&name(n)));
-        assert!(dentries.known.free.capacity() <= 10 * SPARSE_PART);
+        assert!(dentries.known.free.capacity() <= 100);
         assert!(dentries.len() == 10 && dentries.has_negative(&name(3)));
     }
 
@@ -376,7 +353,7 @@ mod tests {
                         prop_assert!(!NAMES.iter().any(|name| dentries.has_negative(name)));
                         prop_assert!(counted < 200 && dentries.negative() == 0);
                     }
-                    5 => dentries.doubt_inodes(|of| of == ino),
+                    5 => dentries.doubt(name),
                     // Others do, after the lock is returned.
                     6 => {
                         protected = false;
@@ -395,7 +372,7 @@ mod tests {
                 }
                 let free = NAMES.iter().filter(|name| dentries.has_negative(name)).count();
                 prop_assert!(free <= dentries.negative());
-                prop_assert_eq!(dentries.is_empty(), dentries.inodes().is_empty());
+                prop_assert_eq!(dentries.is_empty(), dentries.iter().next().is_none());
                 for name in NAMES {
                     let there = directory.get(name).copied();
                     prop_assert!(!dentries.is_free(name, false));

@@ -348,9 +348,9 @@ impl InodeState {
         self.names.add(parent, name)
     }
 
-    /// How many names in a directory lead here.
-    pub(crate) fn names_in(&self, parent: Ino) -> usize {
-        self.names.count_in(parent)
+    /// Whether a name is known to lead here.
+    pub(crate) fn has_name(&self, parent: Ino, name: &[u8]) -> bool {
+        self.names.contains(parent, name)
     }
 
     /// A directory with a name that leads here, under ENTRY.

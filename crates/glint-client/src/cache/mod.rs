@@ -6,7 +6,7 @@
 pub(crate) mod attr_update;
 pub(crate) mod attrs;
 mod delegation;
-mod dentries;
+pub(crate) mod dentries;
 mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;

@@ -40,7 +40,8 @@ impl<T: Transport> Client<T> {
             // Delegations that are being returned just now are reclaimed, too: nobody may see the
             // directory before the changes are there.
             let delegation = &state.rare.delegation;
-            let owns = delegation.is_delegated() || self.log.is_pending(delegation.last_change());
+            let is_pending = self.log.is_pending(delegation.last_change());
+            let owns = delegation.is_delegated() || delegation.is_ending() || is_pending;
             drop(state);
             inode.wake();
             if opens > 0 {

@@ -7,7 +7,11 @@
 //!   so its names stay when their inodes are forgotten.
 //! - When the delegation ends, names that their inodes do not know, or of inodes that are not known, are
 //!   forgotten, since nothing else would have them forgotten: the others go with their inodes.
+//! - A delegation that ends is first not used any more, so from then on no such name comes. Then the
+//!   names are gone through in steps, and the directory is locked for one step at a time: its calls
+//!   wait for thousands of names at most, not for a million. It is returned after the last step.
 
+use crate::cache::dentries::NameWalk;
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use crate::meta_log::log::LogBatch;
@@ -17,9 +21,9 @@ use glint_proto::lock::{Bits, Return};
 use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
 use glint_telemetry::event;
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Most delegations that a client holds.
 const DELEGATIONS_MAX: usize = 4096;
@@ -29,6 +33,10 @@ const RECENT_PART: usize = 4;
 /// Names that delegated directories may keep of inodes that are not known, for each inode that may be: a name
 /// takes a quarter of what an inode does, at most.
 const KEPT_NAMES_FACTOR: usize = 2;
+/// Names that are gone through without a pause when a delegation ends: about a millisecond of the thread
+/// that also answers recalls.
+const PIECE: usize = 4096;
+const PIECE_PAUSE: Duration = Duration::from_micros(100);
 
 impl<T: Transport> Client<T> {
     /// Sends changes, and the data of files that were made with them and closed. Never ends.
@@ -154,42 +162,50 @@ impl<T: Transport> Client<T> {
 
     /// Ends a delegation, and waits until the servers know all changes made under it.
     pub(crate) async fn return_delegation(&self, directory: &Arc<CachedInode>) {
-        let number = self.end_delegation(directory);
+        directory.lock().rare.make().delegation.begin_end();
+        let (mut walk, mut since_pause) = (NameWalk::default(), 0);
+        while let Some(names) = self.leave_names(directory, &mut walk) {
+            since_pause += names;
+            if since_pause > PIECE {
+                since_pause = 0;
+                host::sleep(PIECE_PAUSE).await;
+            }
+        }
+        let number = directory.lock().rare.make().delegation.end();
         self.log.until_answered(number).await;
     }
 
-    /// Ends a delegation: nothing is changed in the directory without asking any more. Returns the
-    /// number of the last change there.
-    pub(crate) fn end_delegation(&self, directory: &CachedInode) -> u64 {
-        let (mut children, mut number) = {
-            let mut state = directory.lock();
-            let number = state.rare.made().map_or(0, |rare| rare.delegation.end());
-            (state.dentries.inodes(), number)
-        };
+    /// Ends a delegation: nothing is changed in the directory without asking any more.
+    pub(crate) fn end_delegation(&self, directory: &CachedInode) {
+        directory.lock().rare.make().delegation.begin_end();
+        let mut walk = NameWalk::default();
+        while self.leave_names(directory, &mut walk).is_some() {}
+        directory.lock().rare.make().delegation.end();
+    }
+
+    /// Takes a step through the names of a directory whose delegation ends: what was made there is not
+    /// this client's alone any more. Returns how many names it went through; `None` at the end.
+    fn leave_names(&self, directory: &CachedInode, walk: &mut NameWalk) -> Option<usize> {
+        let mut names = directory.lock().dentries.walk(walk)?;
+        let count = names.len();
         // In their order, so that one seed of the simulation is always the same run.
-        children.sort_unstable();
-        let mut unknown = Vec::new();
-        for names in children.chunk_by(|name, next| name == next) {
-            let child = names[0];
-            let Some(inode) = self.cache.find(child) else {
-                unknown.push(child);
-                continue;
-            };
+        names.sort_unstable_by_key(|(_, child)| *child);
+        let mut number: u64 = 0;
+        names.retain(|(name, child)| {
+            let Some(inode) = self.cache.find(*child) else { return true };
             let mut state = inode.lock();
-            if state.names_in(directory.ino) < names.len() {
-                unknown.push(child);
-            }
             let last = state.rare.made().and_then(|rare| rare.delegation.leave_with(directory.ino));
             number = number.max(last.unwrap_or(0));
-        }
-        // The number is asked for again when the servers recall the delegation, and what is known
-        // of the entries may be forgotten until then.
+            !state.has_name(directory.ino, name)
+        });
         let mut state = directory.lock();
-        if !unknown.is_empty() {
-            state.dentries.doubt_inodes(|ino| unknown.binary_search(&ino).is_ok());
+        for (name, _) in &names {
+            state.dentries.doubt(name);
         }
+        // The number is asked for again when the servers recall the delegation, perhaps meanwhile, and
+        // what is known of the entries may be forgotten until then.
         state.rare.make().delegation.note_change(number);
-        state.rare.delegation.last_change()
+        Some(count)
     }
 
     /// Returns the oldest delegations, if they are many, or more than there may be inodes, but for
@@ -290,21 +306,21 @@ impl<T: Transport> Client<T> {
     /// Names in directories of this client lead to what it knows, or it does not know all.
     pub(crate) fn forget_foreign_children(&self, inodes: &[Arc<CachedInode>]) {
         for inode in inodes {
-            let children: Vec<_> = {
+            let mut walk = NameWalk::default();
+            let mut next = || {
                 let state = inode.lock();
-                if !state.rare.delegation.is_delegated() {
-                    continue;
+                let is_delegated = state.rare.delegation.is_delegated();
+                if is_delegated { state.dentries.walk(&mut walk) } else { None }
+            };
+            while let Some(mut names) = next() {
+                names.retain(|(_, child)| {
+                    let child = self.cache.find(*child);
+                    child.is_some_and(|it| it.lock().rare.delegation.parent() != Some(inode.ino))
+                });
+                if !names.is_empty() {
+                    let mut state = inode.lock();
+                    names.iter().for_each(|(name, _)| state.dentries.doubt(name));
                 }
-                state.dentries.inodes()
-            };
-            let foreign = |ino: &glint_proto::Ino| {
-                let child = self.cache.find(*ino);
-                child.is_some_and(|child| child.lock().rare.delegation.parent() != Some(inode.ino))
-            };
-            let foreign: HashSet<_> = children.into_iter().filter(foreign).collect();
-            if !foreign.is_empty() {
-                let mut state = inode.lock();
-                state.dentries.doubt_inodes(|ino| foreign.contains(&ino));
             }
         }
     }

@@ -97,6 +97,29 @@ fn a_directory_in_which_files_are_made_without_end_is_given_back() {
     });
 }
 
+/// More names than are gone through in one step, half of them of inodes that are forgotten.
+#[test]
+fn a_delegation_of_a_large_directory_is_returned_in_steps() {
+    const FILES: usize = 10_000;
+    with_client(async |fake, client| {
+        delegate(&fake);
+        client.limit_inodes(FILES / 2);
+        make_files(&client, FILES).await;
+        until("inodes are forgotten", || known(&client) <= FILES as u64 / 2).await;
+        make(&client, DIRECTORY, "later", 0o100_644).await;
+        assert_eq!(fake.asked(Op::Create), 1, "its names are known all the same");
+        let bits = Bits::DELEGATION;
+        // Twice, as if it had been returned here just now.
+        let recall = Recall::Bits { ino: DIRECTORY, bits, number: 1 };
+        client.on_recall(vec![recall, recall]);
+        until("the delegation is returned", || is_returned(&fake, 1)).await;
+        make(&client, DIRECTORY, "last", 0o100_644).await;
+        assert_eq!(fake.asked(Op::Create), 2, "the next one by the MDS");
+        client.limit_inodes(0);
+        until("nothing keeps the directory", || known(&client) == 0).await;
+    });
+}
+
 #[test]
 fn names_that_a_directory_has_kept_go_with_its_delegation() {
     with_client(async |fake, client| {

@@ -124,11 +124,11 @@ impl InodeNames {
         true
     }
 
-    /// How many of them are in a directory.
-    pub(crate) fn count_in(&self, parent: Ino) -> usize {
+    /// Whether a name is one of them.
+    pub(crate) fn contains(&self, parent: Ino, name: &[u8]) -> bool {
         match self {
-            InodeNames::Many(names) => names.get(&parent).map_or(0, HashSet::len),
-            _ => self.few().iter().filter(|(p, _)| *p == parent).count(),
+            InodeNames::Many(names) => names.get(&parent).is_some_and(|there| there.contains(name)),
+            _ => self.few().iter().any(|(p, n)| *p == parent && **n == *name),
         }
     }
 
@@ -226,6 +226,8 @@ mod tests {
             let (mut names, mut model) = (InodeNames::default(), BTreeSet::new());
             for (step, parent, name) in steps {
                 let (parent, name) = (Ino(parent), [name]);
+                let is_there = model.contains(&(parent, name.to_vec()));
+                prop_assert_eq!(names.contains(parent, &name), is_there);
                 match step {
                     0..20 => {
                         let is_new = model.insert((parent, name.to_vec()));
@@ -244,8 +246,6 @@ mod tests {
                         prop_assert_eq!(taken(&mut names), model.into_iter().collect::<Vec<_>>());
                     }
                 }
-                let there = model.iter().filter(|(p, _)| *p == parent).count();
-                prop_assert_eq!(names.count_in(parent), there);
                 let parent = names.parent();
                 prop_assert_eq!(parent.is_some(), !model.is_empty());
                 prop_assert!(parent.is_none_or(|p| model.iter().any(|(q, _)| *q == p)));
