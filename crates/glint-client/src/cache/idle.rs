@@ -3,7 +3,8 @@
 //! Invariants:
 //! - An inode that loses its last pin is listed here, once, and stays listed until it is forgotten
 //!   or pinned again: whatever else is in the way passes, and nobody would say so then. Without a
-//!   kernel, whose references are pins, each inode is listed from the beginning.
+//!   kernel, whose references are pins, each inode is listed from the beginning; with one, `prune.rs`
+//!   lists those that were never pinned.
 //! - An inode is forgotten only when no answer can come that is older than what was heard of its
 //!   locks: nobody would see that such an answer brings nothing.
 

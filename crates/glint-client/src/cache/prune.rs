@@ -7,6 +7,8 @@
 //!   many of them there are.
 //! - While nothing is asked for, and not more becomes known, the inodes are not even looked at in
 //!   each round.
+//! - An inode that was never pinned, because only a lock that came made it known, is found when the
+//!   inodes are looked at, and forgotten like those that are not pinned any more.
 
 use crate::cache::inode::CachedInode;
 use crate::cache::{Cache, SHARDS};
@@ -173,6 +175,12 @@ impl Cache {
         for inode in self.of_shard(shard) {
             let granted = || {
                 let state = inode.try_lock()?;
+                if state.pins.is_empty() {
+                    drop(state);
+                    // Nobody says that it is not needed any more, if nobody ever needed it.
+                    self.note_idle(&inode);
+                    return None;
+                }
                 let is_unused = state.pins.has_lookups() && !state.pins.is_open();
                 is_unused.then(|| state.granted())
             };
@@ -205,6 +213,8 @@ mod tests {
     use super::*;
     use crate::cache::in_flight::Asked;
     use crate::kernel::testing::TestKernel;
+    use crate::locks::return_queue::ReturnQueue;
+    use glint_proto::lock::{Bits, Grant};
     use glint_proto::{Attr, Timestamp};
     use std::collections::HashSet;
 
@@ -276,6 +286,24 @@ mod tests {
         mount.cache.forget(Ino(2000), 1);
         mount.look_up(2000..2001);
         assert!(mount.asked_in(2 << PAUSE_MAX).contains(&Ino(2000)));
+    }
+
+    /// As when a call was interrupted after the answer came.
+    #[test]
+    fn what_only_a_lock_made_known_is_forgotten_too() {
+        let (mut mount, returns) = (Mount::new(), ReturnQueue::default());
+        mount.look_up(100..105);
+        let grant = |ino| Grant::Bits { ino: Ino(ino), bits: Bits::SHARED, number: 1 };
+        let grants: Vec<_> = (1000..1100).map(grant).collect();
+        mount.cache.learn_grants(&grants, mount.cache.generation());
+        mount.cache.shrink(LIMIT, 1000, &returns, |_| false);
+        assert_eq!(mount.cache.len(), 105, "nobody has said that they are not needed");
+        let asked: HashSet<_> = mount.asked_in(1).into_iter().collect();
+        assert!(asked.iter().all(|ino| ino.0 < 105), "the kernel does not know them");
+        mount.cache.shrink(LIMIT, 1000, &returns, |_| false);
+        assert_eq!(mount.cache.len(), LIMIT);
+        assert!((100..105).all(|ino| mount.cache.find(Ino(ino)).is_some()));
+        assert_eq!(returns.take().len(), 105 - LIMIT);
     }
 
     #[test]
