@@ -11,7 +11,7 @@ pub(crate) mod plan;
 
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
-use crate::data::prefetch::plan::Next;
+use crate::data::prefetch::plan::{Next, Noted};
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
 use futures_util::stream::{self, StreamExt};
 use glint_lock::held::Use;
@@ -58,9 +58,11 @@ pub(crate) struct PrefetchedFiles {
     noted: Mutex<NotedNames>,
 }
 
-/// Directories in which names of files are noted, with how many, the oldest first.
+/// Directories in which names of files are noted, each once, with how many; the first is the one that
+/// was counted first.
 struct NotedNames {
     directories: VecDeque<(Weak<CachedInode>, usize)>,
+    /// How many in all.
     names: usize,
     /// Most names: none while memory is short, or nobody uses the client.
     names_max: usize,
@@ -77,6 +79,21 @@ impl NotedNames {
         let (oldest, names) = self.directories.pop_front()?;
         self.names -= names;
         Some(oldest)
+    }
+
+    /// So many names are noted in a directory now, which was counted before perhaps.
+    fn count(&mut self, directory: &Arc<CachedInode>, names: usize, was_counted: bool) {
+        let is_it =
+            |counted: &(Weak<CachedInode>, usize)| counted.0.as_ptr() == Arc::as_ptr(directory);
+        // The last one, if this is its next page.
+        let at = if was_counted { self.directories.iter().rposition(is_it) } else { None };
+        if let Some((_, before)) = at.and_then(|at| self.directories.remove(at)) {
+            self.names -= before;
+        }
+        if names > 0 {
+            self.directories.push_back((Arc::downgrade(directory), names));
+            self.names += names;
+        }
     }
 }
 
@@ -137,17 +154,11 @@ impl PrefetchedFiles {
         }
     }
 
-    /// So many names of files were noted in a directory, whose lock the caller does not hold.
-    fn note_names(&self, directory: &Arc<CachedInode>, names: usize) {
-        if names > 0 {
-            let mut noted = self.noted.lock();
-            noted.names += names;
-            match noted.directories.back_mut() {
-                // The next page of it.
-                Some((last, of_it)) if last.as_ptr() == Arc::as_ptr(directory) => *of_it += names,
-                _ => noted.directories.push_back((Arc::downgrade(directory), names)),
-            }
-            drop(noted);
+    /// So many names of files are noted in a directory, whose lock the caller does not hold.
+    fn note_names(&self, directory: &Arc<CachedInode>, noted: Noted) {
+        let Noted { names, was_counted } = noted;
+        if names > 0 || was_counted {
+            self.noted.lock().count(directory, names, was_counted);
             self.limit_noted();
         }
     }
@@ -212,7 +223,9 @@ impl<T: Transport> Client<T> {
         let files = entries.iter().filter(is_file).map(|entry| entry.ino);
         let noted = {
             let mut state = directory.lock();
-            state.rare.make().prefetch_plan.get_or_insert_default().list(is_begin, files)
+            let plan = state.rare.make().prefetch_plan.get_or_insert_default();
+            plan.list(is_begin, files);
+            plan.count()
         };
         self.data.prefetched.note_names(&directory, noted);
     }
@@ -229,7 +242,7 @@ impl<T: Transport> Client<T> {
             (state.rare.data.is_prefetched(), parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
-        let (many, names) = {
+        let (many, noted) = {
             let mut state = directory.lock();
             if state.rare.delegation.is_delegated() {
                 return;
@@ -238,7 +251,7 @@ impl<T: Transport> Client<T> {
             let plan = rare.make().prefetch_plan.get_or_insert_default();
             let prefetched = &self.data.prefetched;
             let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
-            let mut names = 0;
+            let mut noted = Noted::default();
             let many = match plan.on_read(inode.ino, was_prefetched, may_begin) {
                 Next::Nothing => 0,
                 Next::More(many) => {
@@ -250,14 +263,14 @@ impl<T: Transport> Client<T> {
                     if many > 0 && plan.is_first() {
                         prefetched.note_guess(false);
                     }
-                    names = plan.queued();
+                    noted = plan.count();
                     many
                 }
             };
             plan.note(inode.ino);
-            (many, names)
+            (many, noted)
         };
-        self.data.prefetched.note_names(&directory, names);
+        self.data.prefetched.note_names(&directory, noted);
         if many == 0 {
             return;
         }
@@ -389,6 +402,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_directory_that_is_listed_again_is_counted_once() {
+        let prefetched = PrefetchedFiles::default();
+        let list = |directory: &Arc<CachedInode>, names: u64| {
+            let mut state = directory.lock();
+            let plan = state.rare.make().prefetch_plan.get_or_insert_default();
+            plan.list(true, (0..names).map(Ino));
+            let count = plan.count();
+            drop(state);
+            prefetched.note_names(directory, count);
+            let noted = prefetched.noted.lock();
+            (noted.names, noted.directories.len())
+        };
+        let [one, other] = [1, 2].map(|ino| Arc::new(CachedInode::new(Ino(ino))));
+        assert_eq!(list(&one, 10_000), (10_000, 1));
+        for _ in 0..1000 {
+            assert_eq!(list(&other, 10_000), (20_000, 2));
+            assert_eq!(list(&one, 10_000), (20_000, 2));
+        }
+        assert_eq!(list(&one, 1), (10_001, 2));
+        assert_eq!(list(&one, 0), (10_000, 1));
+        assert_eq!(list(&one, 0), (10_000, 1));
+        prefetched.set_steps(1, false);
+        assert_eq!(list(&other, 10), (0, 0));
+    }
+
+    #[test]
     fn names_of_files_are_noted_in_so_many_directories_and_none_when_memory_is_short() {
         let prefetched = PrefetchedFiles::default();
         let noted = |directory: &Arc<CachedInode>| {
@@ -400,7 +439,8 @@ mod tests {
                 let files = (0..names / 2).map(Ino);
                 let mut state = directory.lock();
                 let plan = state.rare.make().prefetch_plan.get_or_insert_default();
-                let count = plan.list(page == 0, files);
+                plan.list(page == 0, files);
+                let count = plan.count();
                 drop(state);
                 prefetched.note_names(&directory, count);
             }

@@ -29,6 +29,8 @@ pub(crate) struct PrefetchPlan {
     listed: Vec<Ino>,
     /// In this order they are read, perhaps.
     queue: VecDeque<Ino>,
+    /// Names of files here were counted among those of all directories.
+    is_counted: bool,
     /// When this one is read, more are asked for.
     marker: Option<Ino>,
     window: usize,
@@ -48,21 +50,36 @@ pub(crate) enum Next {
     Sequence,
 }
 
+/// Names of files that are noted in a directory.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Noted {
+    pub(crate) names: usize,
+    /// Some were counted before.
+    pub(crate) was_counted: bool,
+}
+
 impl PrefetchPlan {
-    /// A program lists the directory, and these files come next; all over again if `is_begin`. Returns
-    /// how many are noted.
-    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) -> usize {
+    /// A program lists the directory, and these files come next; all over again if `is_begin`.
+    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) {
         if is_begin {
             self.listed.clear();
         }
         let before = self.listed.len();
         self.listed.extend(files.take(LISTED_MAX - before));
-        self.listed.len() - before
     }
 
-    /// Forgets what was listed, and the order in which files are read: that takes memory.
+    /// Counts the names of files here: in the last listing, and in the order in which they are read.
+    pub(crate) fn count(&mut self) -> Noted {
+        let names = self.listed.len() + self.queue.len();
+        let was_counted = std::mem::replace(&mut self.is_counted, names > 0);
+        Noted { names, was_counted }
+    }
+
+    /// Forgets what was listed, and the order in which files are read: that takes memory. They are
+    /// not counted any more.
     pub(crate) fn forget_names(&mut self) {
         (self.listed, self.queue, self.marker) = Default::default();
+        self.is_counted = false;
     }
 
     /// A file is read for the first time; it was prefetched or not. Whether the first one of a
@@ -137,11 +154,6 @@ impl PrefetchPlan {
     #[cfg(test)]
     pub(crate) fn listed(&self) -> usize {
         self.listed.len()
-    }
-
-    /// How many files are left in the order in which they are read.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
     }
 
     /// The next ones in the sequence.
