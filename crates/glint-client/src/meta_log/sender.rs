@@ -12,7 +12,7 @@
 //!   wait for thousands of names at most, not for a million. It is returned after the last step.
 
 use crate::cache::dentries::NameWalk;
-use crate::cache::inode::CachedInode;
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
 use crate::meta_log::log::LogBatch;
 use glint_net::{MdsRequests, Transport, host};
@@ -171,7 +171,14 @@ impl<T: Transport> Client<T> {
                 host::sleep(PIECE_PAUSE).await;
             }
         }
-        let number = directory.lock().rare.make().delegation.end();
+        directory.lock().rare.make().delegation.end();
+        directory.wake();
+        // Another thread that ends it, too, may be about to note what it has found.
+        let known = |state: &mut InodeState| {
+            let delegation = &state.rare.delegation;
+            (!delegation.is_ending()).then(|| delegation.last_change())
+        };
+        let number = directory.until(known).await;
         self.log.until_answered(number).await;
     }
 
@@ -181,6 +188,7 @@ impl<T: Transport> Client<T> {
         let mut walk = NameWalk::default();
         while self.leave_names(directory, &mut walk).is_some() {}
         directory.lock().rare.make().delegation.end();
+        directory.wake();
     }
 
     /// Takes a step through the names of a directory whose delegation ends: what was made there is not
