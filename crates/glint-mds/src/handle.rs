@@ -71,9 +71,7 @@ impl<K: Kv> Mds<K> {
             glint_telemetry::count(Counter::Replays, 1);
             let again = std::mem::take(&mut last.recovered);
             if again && !context.is_replay() {
-                context.begin()?;
-                self.recover_open(context, request, &reply);
-                context.end();
+                self.recover_open(context, request, &reply).await?;
             }
             context.transaction.set(last.transaction);
             context.grants.borrow_mut().extend_from_slice(&last.grants);
@@ -109,9 +107,19 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         request: &MdsRequest<'_>,
     ) -> FsResult<MdsReply> {
+        self.claiming(context, request, async || self.execute(context, request).await).await
+    }
+
+    /// Does something for a request until no other client holds what that changes.
+    pub(crate) async fn claiming(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+        execute: impl AsyncFn() -> OpResult,
+    ) -> FsResult<MdsReply> {
         let mut wanted = Vec::new();
         loop {
-            let reply = self.execute(context, request).await;
+            let reply = execute().await;
             for (ino, bits) in context.changing.take() {
                 self.client_locks.end_change(ino, bits);
             }

@@ -377,6 +377,26 @@ impl<K: Kv> Mds<K> {
         }
     }
 
+    /// Withholds from the answer the attributes of a file, if only its objects know them and another client
+    /// may change these: who sets a size or a time has done so here first, and does it there under a lock
+    /// to write.
+    pub(crate) fn withhold_uncertain(&self, context: &Context<'_>, attr: &Attr) {
+        let is_uncertain = || {
+            let table = &self.client_locks.shard(attr.ino).lock().extents;
+            !table.writers(attr.ino, context.client).is_empty()
+        };
+        if !attr.is_file() || !attr.size_on_ost || !self.is_locking(context) || !is_uncertain() {
+            return;
+        }
+        for grant in context.grants.borrow_mut().iter_mut() {
+            if let Grant::Bits { ino, bits, .. } = grant
+                && *ino == attr.ino
+            {
+                *bits = *bits & !(Bits::ATTR | Bits::OPEN);
+            }
+        }
+    }
+
     /// Whether the client gets locks. Who replays a request does not hear of any: what it held is
     /// reclaimed, and others may still have to reclaim what they held.
     pub(crate) fn is_locking(&self, context: &Context<'_>) -> bool {

@@ -37,6 +37,7 @@ impl<K: Kv> Mds<K> {
                 self.grant(context, ino, Bits::PLAIN);
             }
             self.grant_attributes(context, ino);
+            self.withhold_uncertain(context, &record.attr);
             return Ok(MdsReply::Attr(record.attr));
         }
         if let Some(mode) = set.mode
@@ -47,6 +48,7 @@ impl<K: Kv> Mds<K> {
         }
         self.claim(context, ino, Bits::ATTR)?;
         self.grant_attributes(context, ino);
+        self.withhold_uncertain(context, &record.attr);
         if set.size.is_some_and(|size| size > record.attr.size) {
             self.need_space(context)?;
         }

@@ -44,8 +44,9 @@ impl<K: Kv> Mds<K> {
             }
         }
         let record = match self.find_inode(ino.ok_or(Errno::ENOENT)?).await? {
-            Some(record) => record,
-            None => self.lookup_locked(context, parent, name).await?,
+            // One without a name has just been replaced, and is kept for who had found it before.
+            Some(record) if record.attr.nlink > 0 => record,
+            _ => self.lookup_locked(context, parent, name).await?,
         };
         self.attributes(context, record.attr).await
     }
@@ -87,6 +88,7 @@ impl<K: Kv> Mds<K> {
 
     /// Attributes as an answer, with what writers have not yet sent to the objects.
     async fn attributes(&self, context: &Context<'_>, attr: Attr) -> OpResult {
+        self.withhold_uncertain(context, &attr);
         if attr.size_on_ost
             && attr.is_file()
             && let Some((size, mtime)) = self.glimpse(context, attr.ino).await

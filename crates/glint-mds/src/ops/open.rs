@@ -1,7 +1,7 @@
 //! open and release of existing files.
 
-use crate::error::{OpResult, errno};
-use crate::locking::namespace_locks::{Key, Want};
+use crate::error::{OpResult, Stop, errno};
+use crate::locking::namespace_locks::{Held, Key, Want};
 use crate::ops::attributes::kill_capability;
 use crate::service::{Context, Mds};
 use crate::session::open_files::Count;
@@ -52,12 +52,17 @@ impl<K: Kv> Mds<K> {
             kill_capability(&record, &mut batch);
         }
         // From here on the objects know the size better than the record.
-        let first_writer = is_file && flags.write && !record.attr.size_on_ost;
+        let was_on_ost = record.attr.size_on_ost;
+        let first_writer = is_file && flags.write && !was_on_ost;
+        let has_no_name = record.attr.nlink == 0;
         if first_writer || (is_file && flags.truncate) {
             record.attr.size_on_ost = true;
             self.put_inode(&mut batch, &record);
         }
         self.grant_attributes(context, ino);
+        if was_on_ost {
+            self.withhold_uncertain(context, &record.attr);
+        }
         if is_file {
             self.grant_data(context, &record.attr, flags.write);
             let capable = !flags.truncate && !self.is_plain(&record).await?;
@@ -77,28 +82,56 @@ impl<K: Kv> Mds<K> {
             }
             self.opens.add(context.client, ino, flags.write);
         }
+        if has_no_name {
+            // It may have been kept by something else until just now.
+            self.opens.unlink(ino);
+        }
         Ok(reply)
     }
 
     /// Replaces what a client has open of a file by what it says. The last writer of others may have
     /// brought the size home meanwhile: the client was evicted, or the server started again.
     pub(crate) async fn reopen(&self, context: &Context<'_>, ino: Ino, count: Count) -> OpResult {
-        let wants = [Want::exclusive(Key::Inode(ino))];
         let _held = match count.writers {
             0 => None,
-            _ => Some(self.lock(context, &wants).await),
+            _ => Some(self.expect_writer(context, ino).await?),
         };
-        // The replay of what made a file says it too.
-        let record = match count.writers {
-            0 => None,
-            _ => self.find_inode(ino).await?,
-        };
-        let home = record.filter(|record| record.attr.is_file() && !record.attr.size_on_ost);
-        if home.is_some() {
-            self.claim(context, ino, Bits::ATTR)?;
-        }
         context.begin()?;
-        if let Some(mut record) = home {
+        let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
+        self.opens.replace(context.client, ino, count, orphan.is_some());
+        Ok(MdsReply::Done)
+    }
+
+    /// Adds an open of which the last run has told its client.
+    pub(crate) async fn add_opened(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        write: bool,
+    ) -> OpResult {
+        let _held = match write {
+            true => Some(self.expect_writer(context, ino).await?),
+            false => None,
+        };
+        context.begin()?;
+        let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
+        self.opens.add(context.client, ino, write);
+        if orphan.is_some() {
+            self.opens.unlink(ino);
+        }
+        Ok(MdsReply::Done)
+    }
+
+    /// A client had a file open to write before anybody here knew: its objects are what counts, durably,
+    /// and no other client knows its attributes, until the returned locks and the change end.
+    async fn expect_writer(&self, context: &Context<'_>, ino: Ino) -> Result<Held<'_>, Stop> {
+        let held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
+        // The replay of what made a file says it too.
+        let record = self.find_inode(ino).await?.filter(|record| record.attr.is_file());
+        let Some(mut record) = record else { return Ok(held) };
+        self.claim(context, ino, Bits::ATTR)?;
+        context.begin()?;
+        if !record.attr.size_on_ost {
             record.attr.size_on_ost = true;
             let mut batch = Batch::new();
             self.put_inode(&mut batch, &record);
@@ -106,9 +139,7 @@ impl<K: Kv> Mds<K> {
             self.commit_batch(batch).await?;
             self.kv.sync().await.map_err(errno)?;
         }
-        let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-        self.opens.replace(context.client, ino, count, orphan.is_some());
-        Ok(MdsReply::Done)
+        Ok(held)
     }
 
     /// One open less. The last writer brings the size home.

@@ -213,7 +213,11 @@ impl<K: Kv> Mds<K> {
             }
         }
         // A delegation is recalled only for who looks at that directory.
-        self.tell_attributes(context, page, |entry| entry.cookie > COOKIE_DOT_DOT).await
+        self.tell_attributes(context, page, |entry| entry.cookie > COOKIE_DOT_DOT).await?;
+        for attr in page.entries.iter().filter_map(|entry| entry.attr.as_ref()) {
+            self.withhold_uncertain(context, attr);
+        }
+        Ok(())
     }
 
     /// Adds the attributes to entries that `may_tell` them, but where another client knows better
@@ -232,7 +236,8 @@ impl<K: Kv> Mds<K> {
         let inos: Vec<Ino> = visible.iter().map(|entry| entry.ino).collect();
         let attributes = self.attributes_of(&inos).await?;
         for (entry, attr) in visible.into_iter().zip(attributes) {
-            entry.attr = attr.filter(|_| may_tell(entry));
+            // One without a name has been removed since the page was read.
+            entry.attr = attr.filter(|attr| attr.nlink > 0 && may_tell(entry));
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::session::sessions::SessionInfo;
 use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::watch::{Moment, Watch};
-use glint_proto::{ClientId, Errno, FsResult, MdsReply, MdsRequest, PosixLock, PosixLockHow};
+use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, MdsRequest, PosixLock, PosixLockHow};
 use glint_telemetry::event;
 use glint_wait::Monitor;
 use parking_lot::MutexGuard;
@@ -204,13 +204,30 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// The batch of a create survived, but that it left the file open did not.
-    pub(crate) fn recover_open(
+    /// The batch of a create survived, but that it left the file open did not; nor that a close is one
+    /// open less than its client has said, who has not heard of it.
+    pub(crate) async fn recover_open(
         &self,
         context: &Context<'_>,
         request: &MdsRequest<'_>,
         reply: &FsResult<MdsReply>,
-    ) {
+    ) -> FsResult<()> {
+        context.begin()?;
+        let opened = self.recover_known(context, request, reply);
+        context.end();
+        let Some((ino, write)) = opened else { return Ok(()) };
+        // Others may have been told since that nobody writes the file.
+        let add = async || self.add_opened(context, ino, write).await;
+        self.claiming(context, request, add).await.map(drop)
+    }
+
+    /// Recovers what asks nobody. Returns what has been opened.
+    fn recover_known(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+        reply: &FsResult<MdsReply>,
+    ) -> Option<(Ino, bool)> {
         let write = match request {
             MdsRequest::Create { open: Some(flags), .. } => flags.write,
             MdsRequest::Open { flags, .. } => flags.write,
@@ -219,12 +236,19 @@ impl<K: Kv> Mds<K> {
                 if let Ok(MdsReply::Batched { done, .. }) = reply {
                     self.recover_batch(context, changes, *done);
                 }
-                return;
+                return None;
             }
-            _ => return,
+            MdsRequest::Release { ino, write, .. } => {
+                if reply.is_ok() && self.opens.remove(context.client, *ino, *write, None).gone {
+                    self.orphans.fetch_add(1, Ordering::AcqRel);
+                }
+                return None;
+            }
+            _ => return None,
         };
-        if let Ok(MdsReply::Opened { attr, .. } | MdsReply::Attr(attr)) = reply {
-            self.opens.add(context.client, attr.ino, write);
+        match reply {
+            Ok(MdsReply::Opened { attr, .. } | MdsReply::Attr(attr)) => Some((attr.ino, write)),
+            _ => None,
         }
     }
 

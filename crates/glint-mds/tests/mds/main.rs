@@ -12,4 +12,5 @@ mod races;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
+mod writers;
 mod xattrs;

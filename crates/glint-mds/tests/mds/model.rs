@@ -119,7 +119,11 @@ impl Real {
                 MdsRequest::Removexattr { ino: ino(inode), name: &name_of_xattr }
             }
         };
-        let reply = self.tree.ask(who, &request)?;
+        let reply = self.tree.ask(who, &request);
+        if matches!(operation, Operation::Rename { .. }) {
+            self.tree.pass_a_moment();
+        }
+        let reply = reply?;
         Ok(self.told(matches!(operation, Operation::Make { .. }), reply))
     }
 

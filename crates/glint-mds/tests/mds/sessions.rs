@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn start(kv: &Arc<MemoryKv>, run: u64) -> Server {
+pub(crate) fn start(kv: &Arc<MemoryKv>, run: u64) -> Server {
     crate::support::start(kv.clone(), run, true)
 }
 
@@ -27,12 +27,12 @@ fn owner(secret: u128) -> Owner {
     Owner { certificate: None, secret }
 }
 
-fn connect(mds: &Server, client: u64) -> Arc<Session> {
+pub(crate) fn connect(mds: &Server, client: u64) -> Arc<Session> {
     let connected = mds.connect(ClientId(client), owner(client.into()), "host", "/mnt");
     block_on(connected).unwrap().1
 }
 
-async fn ask(
+pub(crate) async fn ask(
     mds: &Server,
     session: &Session,
     xid: u64,
@@ -44,14 +44,14 @@ async fn ask(
     mds.handle(&arrival, &Cred::ROOT, &request).await
 }
 
-fn ino_of(answer: Answer<MdsReply>) -> Ino {
+pub(crate) fn ino_of(answer: Answer<MdsReply>) -> Ino {
     match answer.reply {
         Ok(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => attr.ino,
         other => panic!("{other:?}"),
     }
 }
 
-const FILE: MdsRequest<'_> = MdsRequest::Create {
+pub(crate) const FILE: MdsRequest<'_> = MdsRequest::Create {
     parent: Ino::ROOT,
     name: b"f",
     mode: 0o100644,

@@ -10,7 +10,7 @@ use glint_mds::{Config, Mds, Targets, check};
 use glint_proto::MetadataService;
 use glint_proto::{
     Arrival, Attr, Cred, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags,
-    Timestamp,
+    Timestamp, clock,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -180,6 +180,12 @@ impl Tree {
                 return Ok(all);
             }
         }
+    }
+
+    /// Lets the time pass for which files that were replaced are kept.
+    pub(crate) fn pass_a_moment(&self) {
+        clock::simulate(Some(clock::now() + Duration::from_secs(2)));
+        while block_on(self.mds.reap(&Nowhere)).unwrap() {}
     }
 
     /// Panics unless `glint fsck` would find nothing.

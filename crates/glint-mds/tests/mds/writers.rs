@@ -1,0 +1,104 @@
+//! Who is told the attributes of a file whose writers know them better.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use crate::sessions::{FILE, ask, connect, ino_of, start};
+use futures_lite::future::{block_on, poll_once};
+use glint_kv::memory::MemoryKv;
+use glint_proto::lock::{Bits, Grant, Recall, Return};
+use glint_proto::{
+    Answer, ClientId, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags, SetAttr, Timestamp,
+};
+use std::sync::Arc;
+
+fn open(ino: Ino) -> MdsRequest<'static> {
+    MdsRequest::Open { ino, flags: OpenFlags { write: true, ..OpenFlags::default() } }
+}
+
+fn gives_attributes(answer: &Answer<MdsReply>) -> bool {
+    let gives =
+        |grant: &Grant| matches!(grant, Grant::Bits { bits, .. } if bits.contains(Bits::ATTR));
+    answer.grants.iter().any(gives)
+}
+
+fn reopen(ino: Ino) -> MdsRequest<'static> {
+    MdsRequest::Reopen { ino, readers: 0, writers: 1, capability: None }
+}
+
+#[test]
+fn a_writer_that_goes_on_after_an_eviction_is_seen_by_who_knows_the_attributes() {
+    let mds = start(&Arc::default(), 1000);
+    let (evicted, other) = (connect(&mds, 1), connect(&mds, 2));
+    mds.listen(other.client());
+    let file = ino_of(block_on(ask(&mds, &evicted, 1, FILE)));
+    assert!(block_on(ask(&mds, &evicted, 2, open(file))).reply.is_ok());
+    block_on(mds.goodbye(&evicted)).unwrap();
+    let returns = connect(&mds, 1);
+    // Nobody has said how large it is, but nobody writes it either.
+    let getattr = MdsRequest::Getattr { ino: file };
+    let seen = block_on(ask(&mds, &other, 1, getattr.clone()));
+    assert!(matches!(&seen.reply, Ok(MdsReply::Attr(attr)) if attr.size_on_ost));
+    assert!(gives_attributes(&seen));
+
+    let mut reopening = Box::pin(ask(&mds, &returns, 1, reopen(file)));
+    assert!(block_on(poll_once(&mut reopening)).is_none(), "the other one has cached them");
+    let returned = Return::Bits { ino: file, bits: Bits::ALL, number: u64::MAX };
+    mds.return_locks(other.client(), &[returned]);
+    assert_eq!(block_on(reopening).reply, Ok(MdsReply::Done));
+    assert!(!gives_attributes(&block_on(ask(&mds, &other, 2, getattr))));
+}
+
+/// The answer to its last close was lost with the server, so it says once more that it has the file
+/// open.
+#[test]
+fn a_close_that_was_executed_before_a_restart_is_one_open_less_after_it() {
+    let kv = Arc::<MemoryKv>::default();
+    let mds = start(&kv, 1000);
+    let (writer, other) = (connect(&mds, 1), connect(&mds, 2));
+    let file = ino_of(block_on(ask(&mds, &writer, 1, FILE)));
+    assert!(block_on(ask(&mds, &writer, 2, open(file))).reply.is_ok());
+    let wrote = Some((1, Some(ObjectAttr { size: 5, ..ObjectAttr::default() })));
+    let release = MdsRequest::Release { ino: file, write: true, wrote };
+    assert!(block_on(ask(&mds, &writer, 3, release.clone())).reply.is_ok());
+    drop((mds, writer, other));
+
+    let mds = start(&kv, 2000);
+    let (writer, other) = (connect(&mds, 1), connect(&mds, 2));
+    mds.listen(other.client());
+    assert_eq!(block_on(ask(&mds, &writer, 4, reopen(file))).reply, Ok(MdsReply::Done));
+    [1, 2].into_iter().for_each(|client| mds.recovered(ClientId(client)));
+    assert!(block_on(ask(&mds, &writer, 3, release)).reply.is_ok());
+    let seen = block_on(ask(&mds, &other, 1, MdsRequest::Getattr { ino: file }));
+    assert!(gives_attributes(&seen), "nobody has it open");
+}
+
+/// Its objects are cut after the MDS has been asked.
+#[test]
+fn who_looks_while_a_size_is_being_set_does_not_keep_what_it_sees() {
+    let mds = start(&Arc::default(), 1000);
+    let (setter, other) = (connect(&mds, 1), connect(&mds, 2));
+    let listening = mds.listen(setter.client());
+    mds.listen(other.client());
+    let file = ino_of(block_on(ask(&mds, &setter, 1, FILE)));
+    // It keeps the lock to write that comes with the open.
+    assert!(block_on(ask(&mds, &setter, 2, open(file))).reply.is_ok());
+    let wrote = Some((1, Some(ObjectAttr { size: 100, ..ObjectAttr::default() })));
+    let release = MdsRequest::Release { ino: file, write: true, wrote };
+    assert!(block_on(ask(&mds, &setter, 3, release)).reply.is_ok());
+    let set = SetAttr { size: Some(10), ..SetAttr::default() };
+    let setattr = MdsRequest::Setattr { ino: file, set };
+    assert!(block_on(ask(&mds, &setter, 4, setattr)).reply.is_ok());
+
+    let mut looking = Box::pin(ask(&mds, &other, 1, MdsRequest::Getattr { ino: file }));
+    assert!(block_on(poll_once(&mut looking)).is_none(), "who may write is asked");
+    let recalls = block_on(mds.recalls(setter.client(), listening)).unwrap();
+    for recall in recalls {
+        if let Recall::Glimpse { ino, number } = recall {
+            let seen = Some((100, Timestamp::default()));
+            mds.return_locks(setter.client(), &[Return::Glimpse { ino, number, seen }]);
+        }
+    }
+    let seen = block_on(looking);
+    assert!(matches!(seen.reply, Ok(MdsReply::Glimpsed { .. })), "{seen:?}");
+    assert!(!gives_attributes(&seen));
+}
