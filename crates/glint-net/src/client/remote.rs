@@ -245,10 +245,15 @@ impl Drop for Remote {
 
 impl MdsRequests for Remote {
     async fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
-        if let MdsRequest::Setattr { ino, set } = request
-            && (set.size.is_some() || set.mtime.is_some())
-        {
-            self.session.opens.until_closed(*ino).await;
+        // What a close says of the size or the time must not come after one that is set.
+        match request {
+            MdsRequest::Setattr { ino, set } if set.size.is_some() || set.mtime.is_some() => {
+                self.session.opens.until_closed(*ino).await;
+            }
+            MdsRequest::Open { ino, flags } if flags.truncate => {
+                self.session.opens.until_closed(*ino).await;
+            }
+            _ => {}
         }
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         match self.call(&call, Bulk::None).await {
