@@ -278,6 +278,14 @@ impl<T: Transport> Client<T> {
 
     /// Data of an inode is lost, of which its open files hear.
     fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
+        // The file is as large as its objects are, and whoever wants to know asks them.
+        let mut state = inode.lock();
+        state.lose_attributes();
+        state.rare.make().data.change();
+        drop(state);
+        if let Some(kernel) = self.cache.kernel() {
+            kernel.forget_attributes(inode.ino);
+        }
         tracing::error!(event = event::DATA_LOST, ino = %inode.ino, stripe, lost, %errno,
             "could not write cached data; it is lost");
         self.data.limits.count_error();
