@@ -172,11 +172,7 @@ impl Measuring<'_> {
 
     /// Begins streams in a directory; at the pace that was said, or at one that is found first.
     /// Returns when they have filled the memory.
-    fn stream(
-        &mut self,
-        base: &Path,
-        group: Option<&Rc<MemoryGroup>>,
-    ) -> Result<Streamer, String> {
+    fn stream(&mut self, base: &Path, group: Option<&Rc<MemoryGroup>>) -> Result<Streamer, String> {
         let (amounts, group) = (self.setting.amounts, group.map(Rc::as_ref));
         let said = self.setting.stream_rate.map(|rate| Paced { rate, cores: 0.0 });
         let paced = match self.all.paced.or(said) {

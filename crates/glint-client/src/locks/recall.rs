@@ -7,8 +7,8 @@
 //! an inode which it was told of. Nothing says when it does, so it is asked again and again; then
 //! the recall is answered, and a line of the log says what follows.
 
-use crate::cache::inode::names::Name;
 use crate::cache::inode::CachedInode;
+use crate::cache::inode::names::Name;
 use crate::client::Client;
 use crate::kernel::Kernel;
 use futures_util::future::{Either, select};
