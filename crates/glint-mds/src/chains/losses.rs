@@ -6,6 +6,8 @@
 //!   again, replaced or not, it gets everything from the others.
 //! - Chains lose no more than was said ([`Losses::number`]): two administrators who give up an OST
 //!   each, of which the other one has everything, do not lose both.
+//! - Files lose nothing that was not said because their data is being moved to the OST: it stays where
+//!   it was.
 
 use crate::chains::membership::{self, ChainLoss, Loss};
 use crate::chains::named_files::NamedFile;
@@ -17,6 +19,7 @@ use glint_proto::chain::Chain;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
 
 /// Whether a file loses data for good: it has no copies, or no other copy has anything. Otherwise it
 /// loses changes that all other copies have missed.
@@ -116,7 +119,10 @@ impl<K: Kv> Mds<K> {
         heard: &BTreeSet<u16>,
         said: u64,
     ) -> Result<usize, GiveUpError> {
-        self.chains.give_up(&self.kv, ost, heard, said).await
+        let given_up = self.chains.give_up(&self.kv, ost, heard, said).await;
+        // Data that moves may have been written there, and nowhere else.
+        self.replaced.fetch_add(1, Ordering::AcqRel);
+        given_up
     }
 
     /// Some files that lose data if an OST is given up with these losses of chains, from an inode

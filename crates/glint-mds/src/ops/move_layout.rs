@@ -9,8 +9,8 @@
 //!   objects that nobody knows.
 //! - Objects that the file had are removed only after the switch is on stable storage, and not
 //!   before a lease is over: who asked before where the data is may look there meanwhile.
-//! - Data is not switched to objects of which a copy may be lost: an OST that was replaced since the
-//!   plan gets only what files have.
+//! - Data is not switched to objects of which a copy may be lost: an OST that was replaced or given
+//!   up since the plan gets only what files have.
 //! - Of two layouts of a file the later one has the higher numbers of objects: a plan that another one
 //!   has overtaken is given up.
 //! - Objects that are planned go to the reaper under the locks of the inode, as they become the
@@ -297,6 +297,7 @@ mod tests {
     use futures_lite::future::block_on;
     use glint_kv::memory::MemoryKv;
     use glint_proto::{Arrival, Cred, FileType, MdsRequest, MetadataService, OpenFlags, Timestamp};
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     fn ask(mds: &Mds<MemoryKv>, request: &MdsRequest<'_>) -> FsResult<Layout> {
@@ -374,5 +375,12 @@ mod tests {
         assert!(is_moving(narrow) && !is_moving(other) && !is_moving(one));
         let leaving = block_on(mds.leaving(narrow.first_ost, 3)).unwrap();
         assert!(leaving.moved > 0 && leaving.moved == leaving.files, "{leaving:?}");
+
+        let planned = plan(two, &[]).unwrap();
+        let said = mds.chains().losses(2, &BTreeSet::new()).number();
+        assert_eq!(block_on(mds.give_up_ost(2, &BTreeSet::new(), said)), Ok(0));
+        assert_eq!(switch(one, planned), Err(Errno::EAGAIN), "data may have been written there");
+        let planned = plan(two, &[]).unwrap();
+        assert_eq!(switch(one, planned), Ok(planned));
     }
 }
