@@ -8,7 +8,8 @@
 //! - No object is made before the MDS has the record of its inode, so the records are all that is
 //!   to be looked at. What clients have to replay after a loss of power comes first.
 //! - A walk that does not come to its end, with this server or another one, begins anew: whoever is
-//!   told something again does nothing.
+//!   told something again does nothing. So does one during which an OST is emptied or given up:
+//!   members that go on without it may have been told nothing.
 //! - A chain that cannot be told, because nobody serves in it or a member does not answer, holds up no
 //!   other: the walk goes on without it, and another one is made for it when it has a head.
 
@@ -103,6 +104,11 @@ impl Filling {
         };
         self.replaced.lock().iter().flat_map(BTreeMap::values).map(row).collect()
     }
+
+    /// Gives up the walk that is under way; the next look begins another one from nothing.
+    pub(super) fn begin_anew(&self) {
+        self.walk.lock().take();
+    }
 }
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
@@ -115,7 +121,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.mds.empty_osts(first, replaced).await?;
         self.filling.replaced.lock().take();
         // An OST that is replaced once more begins from nothing.
-        self.filling.walk.lock().take();
+        self.filling.begin_anew();
         for one in replaced {
             let ost = first + one.ost;
             tracing::warn!(ost, "an OST was replaced; it is filled from other copies");

@@ -49,7 +49,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                  only its disk is lost, `glint ost replace` puts another one in its place"
             ));
         }
-        let chains = match self.mds.give_up_ost(ost, &self.heard(), said).await {
+        let given_up = self.mds.give_up_ost(ost, &self.heard(), said).await;
+        // What it was told that emptied members lack, those that go on without it were not.
+        self.filling.begin_anew();
+        let chains = match given_up {
             Ok(chains) => chains,
             Err(GiveUpError::OtherLosses) => {
                 return Err(format!(
