@@ -51,6 +51,16 @@ impl ThreeServers {
         });
     }
 
+    /// Gives up an OST, as soon as that acknowledges nothing any more: half a lease after it was heard
+    /// of last.
+    fn give_up(&self, ost: &str) {
+        eventually(&format!("OST {ost} is given up"), || {
+            let mut lost = glint();
+            lost.args(["ost", "lost", ost, &address(self.port), "--yes"]);
+            lost.output().unwrap().status.success()
+        });
+    }
+
     fn disk(&self, n: u16) -> PathBuf {
         if n == 0 { self.world.data().join("ost0") } else { self.world.oss_data(n).join("ost0") }
     }
@@ -157,15 +167,7 @@ fn a_chain_goes_on_with_a_member_that_lives_when_the_last_one_is_given_up() {
     let said = refused(glint().args(["ost", "lost", "2", &address(three.port)]));
     assert!(said.contains("--yes"), "{said}");
     three.states("ost 2", "last serving");
-    // Its chains are decided on before it counts as away.
-    eventually("it is given up", || {
-        let mut lost = glint();
-        lost.args(["ost", "lost", "2", &address(three.port), "--yes"])
-            .output()
-            .unwrap()
-            .status
-            .success()
-    });
+    three.give_up("2");
     let (client, a) = three.world.mount(three.port, "b", &[]);
     must_read(&a);
     fs::write(a.join("new"), b"new").unwrap();
@@ -208,7 +210,7 @@ fn what_nobody_has_any_more_is_an_error_and_new_files_are_elsewhere() {
         std::thread::spawn(move || read_all(&a))
     };
     for ost in ["1", "2"] {
-        three.glint(&["ost", "lost", ost], &["--yes"]);
+        three.give_up(ost);
     }
     let lost = reader.join().unwrap();
     assert!(!lost.is_empty() && lost.len() < FILES as usize, "{lost:?} of {FILES}");

@@ -34,6 +34,11 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// Whether this [`number`](Losses::number) says that no chain loses anything.
+    pub fn is_nothing(number: u64) -> bool {
+        Losses { chains: Vec::new() }.number() == number
+    }
+
     /// Number that stands for these losses: another one if a chain loses something else, or goes on
     /// with another member.
     pub fn number(&self) -> u64 {

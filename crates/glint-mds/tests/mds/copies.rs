@@ -4,7 +4,7 @@
 
 use crate::support::{ANN, ROOT, Tree, planted};
 use futures_lite::future::block_on;
-use glint_mds::{GiveUpError, LosesData, Loss, NamedFile, Placed, Seen};
+use glint_mds::{GiveUpError, LosesData, Loss, Losses, NamedFile, Placed, Seen};
 use glint_proto::chain::{ChainId, MemberEvent};
 use glint_proto::limits::OBJECTS_PER_PAGE_MAX;
 use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsRequest, ObjectId, OpenFlags};
@@ -211,6 +211,7 @@ fn what_is_lost_with_an_ost_is_said_before() {
     assert_eq!(lost(), (on_it.clone(), vec![]), "two other copies are there");
     each(&[0], Loss::Nothing, &[0, 1]);
     let said = losses(&[]).number();
+    assert!(Losses::is_nothing(said));
 
     for ost in 0..3 {
         block_on(tree.mds.on_ost(ost, MemberEvent::Lost)).unwrap();
@@ -219,6 +220,7 @@ fn what_is_lost_with_an_ost_is_said_before() {
     assert_eq!(lost(), (on_it, copies));
     assert!(losses(&[]).chains.iter().all(|chain| chain.others == [1, 0]));
     each(&[0], Loss::Changes, &[0, 1]);
+    assert!(!Losses::is_nothing(losses(&[]).number()));
 
     // More is lost now than was said, and with another member than with the one that is heard of.
     let heard = BTreeSet::from([0]);

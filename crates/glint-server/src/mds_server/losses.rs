@@ -1,11 +1,14 @@
 //! OSTs that do not exist any more: what is lost with one, said before it is given up, and that.
 //!
-//! Invariant: an OST that is heard of is not given up. It may serve, and nobody waits for it longer
-//! than for a start of its server.
+//! Invariants:
+//! - An OST that is heard of is not given up. It may serve, and nobody waits for it longer than for a
+//!   start of its server.
+//! - Nor is one that may acknowledge changes which would be lost with it: a head that is cut off and was
+//!   the last that served asks nobody, and executes requests of clients for half a lease.
 
 use super::MdsServer;
 use glint_kv::Kv;
-use glint_mds::{ChainLoss, GiveUpError, LosesData, Loss, NamedFile};
+use glint_mds::{ChainLoss, GiveUpError, LosesData, Loss, Losses, NamedFile};
 use glint_ost::disk::Disk;
 use glint_proto::limits::MEMBER_LOST_MS;
 use glint_proto::{Errno, Ino};
@@ -43,10 +46,21 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Gives up an OST in all chains, if these lose what is `said`.
     pub(super) async fn lose_ost(&self, ost: u16, said: u64) -> Result<String, String> {
         let listening = self.listening();
-        if self.silence_of(ost)?.min(listening) < Duration::from_millis(MEMBER_LOST_MS) {
+        let silence = self.silence_of(ost)?.min(listening);
+        if silence < Duration::from_millis(MEMBER_LOST_MS) {
             return Err(format!(
                 "OST {ost} is heard of, and is given up only while it is not: stop its server. If \
                  only its disk is lost, `glint ost replace` puts another one in its place"
+            ));
+        }
+        // Chains lose no more than was said, or it is not given up.
+        let acts = self.settings.lease / 2;
+        if silence < acts && !Losses::is_nothing(said) {
+            let left = (acts - silence).as_secs() + 1;
+            return Err(format!(
+                "OST {ost} may have acknowledged changes until now that would be lost with it: it was \
+                 not heard of for {} s only; nothing was done: try again in {left} s",
+                silence.as_secs()
             ));
         }
         let given_up = self.mds.give_up_ost(ost, &self.heard(), said).await;
