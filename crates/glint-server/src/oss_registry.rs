@@ -211,7 +211,7 @@ impl OssRegistry {
         self.state.lock().all.iter().map(|oss| clock::since(oss.heard)).collect()
     }
 
-    /// An OSS lives, whose certificate has this name. Returns what it has to do.
+    /// An OSS lives, whose certificate has this name. Returns what it has to do if it is accepted.
     pub fn beat(
         &self,
         records: &dyn Records,
@@ -249,9 +249,7 @@ impl OssRegistry {
         }
         let OssTable { all, left, .. } = &mut *state;
         let oss = &mut all[index];
-        (oss.heard, oss.has_left) = (clock::now(), beat.leaves);
         oss.space = beat.space;
-        oss.rows = if beat.done.0 == oss.orders_sequence { beat.chains } else { 0 };
         oss.fence.retain(|session| !beat.fenced.contains(session));
         if beat.done.0 == oss.orders_sequence {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
@@ -290,9 +288,13 @@ impl OssRegistry {
         })?
     }
 
-    /// The table of chains knows of this run of an OSS.
-    pub fn note_run(&self, uuid: u128, run: u64) {
-        self.of(uuid, |oss| oss.run = Some(run));
+    /// Notes a beat of a run that the table of chains knows. An OSS that is refused is not waited for.
+    pub fn accept(&self, beat: &Heartbeat) {
+        self.of(beat.uuid, |oss| {
+            (oss.heard, oss.has_left) = (clock::now(), beat.leaves);
+            oss.rows = if beat.done.0 == oss.orders_sequence { beat.chains } else { 0 };
+            oss.run = Some(beat.boot_verifier);
+        });
     }
 
     fn of<R>(&self, uuid: u128, look: impl FnOnce(&mut RegisteredOss) -> R) -> Option<R> {

@@ -42,7 +42,6 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
         match request {
             OssRequest::Heartbeat(beat) => {
-                let (uuid, run) = (beat.uuid, beat.boot_verifier);
                 let restarted = self.osses.restarted(&beat);
                 let placed = self.osses.placed_count();
                 let mut orders = self.osses.beat(&*self.records, name, beat.clone())?;
@@ -63,8 +62,8 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 if let Some(osts) = restarted {
                     self.has_restarted(osts).await?;
                 }
-                self.osses.note_run(uuid, run);
-                let (rows, last) = self.mds.chains().since(self.osses.rows_known(uuid));
+                self.osses.accept(&beat);
+                let (rows, last) = self.mds.chains().since(self.osses.rows_known(beat.uuid));
                 (orders.chains, orders.last_change) = (rows, last);
                 orders.known_everywhere = self.adopt_rows();
                 orders.policy = self.mds.chain_policy();
