@@ -41,11 +41,26 @@ impl Replication {
             if let Err(errno) = self.unless_newer(chain, taken).await
                 && errno != Errno::EREMCHG
             {
-                let chain = row.id;
-                tracing::warn!(%chain, %errno, "could not take over a chain; it is tried again");
+                let id = row.id;
+                tracing::warn!(chain = %id, %errno, "could not take over a chain; it is tried again");
+                self.head_fails(here, &row, errno).await;
             }
         })
         .await;
+    }
+
+    /// Takes a head here out of its chain that cannot note what it has to, if a member elsewhere can go
+    /// on: those here have the same logs.
+    pub(super) async fn head_fails<D: Disk>(&self, here: Here<'_, D>, row: &Chain, errno: Errno) {
+        let others_go_on = row.readable().any(|member| here.index(member).is_none());
+        let Some(head) = row.head().filter(|_| others_go_on) else { return };
+        // What another server answers says nothing about this one.
+        if matches!(errno, Errno::EREMCHG | Errno::EPROTO) {
+            return;
+        }
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        // If that cannot be said, it is tried again.
+        let _ = self.unless_newer(chain, self.is_lost(here, chain, head, errno)).await;
     }
 
     async fn take_over_one<D: Disk>(&self, here: Here<'_, D>, row: &Arc<Chain>) -> FsResult<()> {

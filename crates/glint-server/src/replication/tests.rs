@@ -44,7 +44,7 @@ pub(super) struct Server {
     pub(super) replication: Replication,
     pub(super) osts: OstSet<MemoryDisk>,
     pub(super) disks: Vec<MemoryDisk>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// Way from one server to the others.
@@ -121,6 +121,11 @@ impl World {
         self.version()
     }
 
+    /// A server cannot write its logs any more, none of which it has opened yet.
+    pub(super) fn lose_logs(&self, ost: u16) {
+        std::fs::remove_dir_all(self.servers[usize::from(ost)].dir.path()).unwrap();
+    }
+
     /// Writes to an object of one member alone.
     pub(super) fn write(&self, ost: u16, object: ObjectId, offset: u64, data: &[u8]) {
         let write = OstRequest::Write { object, offset, mtime: None, kept: false };
@@ -176,7 +181,7 @@ impl Server {
             replication: Replication::load(&records, false, None).unwrap(),
             osts: OstSet::start(stores, Arc::default(), None, false).unwrap(),
             disks,
-            _dir: dir,
+            dir,
         }
     }
 }

@@ -104,7 +104,10 @@ impl Replication {
                 Ok(())
             })
             .await?;
-            self.pending.sync().await?;
+            if let Err(errno) = self.pending.sync().await {
+                self.head_fails(here, row, errno).await;
+                return Err(errno);
+            }
             self.rows.told(Told::Syncing, chain);
         }
         let begun = clock::now();

@@ -116,6 +116,18 @@ fn what_an_absent_member_may_lack_is_known_to_all_that_serve() {
 }
 
 #[test]
+fn a_head_that_cannot_note_what_is_in_doubt_is_taken_out_if_another_member_goes_on() {
+    for (other, head) in [(SERVING, 1), (MemberState::Syncing, 0)] {
+        let world = World::new(&[SERVING, other]);
+        let key = (world.version().target, 0);
+        block_on(world.server(1).recent.touch(key, part(7, 0, 1), (1, 1))).unwrap();
+        world.lose_logs(0);
+        block_on(world.server(0).take_over(world.here(0)));
+        assert_eq!(world.row().head(), Some(head), "{other:?}");
+    }
+}
+
+#[test]
 fn what_lies_between_two_writes_is_not_compared() {
     const END: u64 = 64 * PIECE;
     let world = World::new(&[SERVING, SERVING]);
