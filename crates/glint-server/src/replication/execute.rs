@@ -1,7 +1,10 @@
 //! Requests for data of chains: to the head ([`super::order`]), to another member, to one that is
 //! only read.
 //!
-//! Invariant: a change is noted as recent at a member before it is made there.
+//! Invariants:
+//! - A change is noted as recent at a member before it is made there.
+//! - A read is answered only by a server that the MDS cannot have given up by then, however long the
+//!   disk took.
 
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
@@ -97,6 +100,10 @@ impl Replication {
                         Err(errno) => return Answer::unchanged(Err(errno)),
                     };
                     drop(entered);
+                    // While the disk made it wait, others may have gone on without this server.
+                    if !self.is_leased() {
+                        return Answer::unchanged(Err(Errno::EREMCHG));
+                    }
                     self.unless_damaged(here, (to.ost, chain.target), request, answer).await
                 }
                 Err(errno) => Answer::unchanged(Err(errno)),
