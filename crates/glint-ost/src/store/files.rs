@@ -34,8 +34,8 @@ impl<F: DiskFile> Default for Shard<F> {
 
 impl<F: DiskFile> Shard<F> {
     /// Closes the files that were opened first until there are fewer than `bound`, or all
-    /// that are left are in use. Returns how many.
-    fn close(&mut self, bound: usize) -> usize {
+    /// that are left are in use, or do not get to stable storage by `sync`. Returns how many.
+    fn close(&mut self, bound: usize, sync: &impl Fn(&F) -> bool) -> usize {
         let before = self.open.len();
         for _ in 0..self.order.len() {
             if self.order.len() < bound {
@@ -45,7 +45,7 @@ impl<F: DiskFile> Shard<F> {
             // Nobody can take a new reference while the shard is locked.
             match self.open.get(&oldest) {
                 Some(file) if Arc::strong_count(file) > 1 => self.order.push_back(oldest),
-                Some(file) if file.is_leaving() && (bound > 1 || file.file().sync().is_err()) => {
+                Some(file) if file.is_leaving() && (bound > 1 || !sync(file.file())) => {
                     self.order.push_back(oldest);
                 }
                 _ => drop(self.open.remove(&oldest)),
@@ -82,23 +82,27 @@ impl<F: DiskFile> Files<F> {
     }
 
     /// The open file of an object, opened by `open` if it is not there. `open` runs
-    /// under the shard's lock, so an object has one entry.
+    /// under the shard's lock, so an object has one entry. Files that are closed for it are brought to
+    /// stable storage by `sync`, where that has to be; it says whether they are.
     pub(crate) fn get(
         &self,
         object: ObjectId,
         open: impl Fn() -> io::Result<Option<ObjectFile<F>>>,
+        sync: impl Fn(&F) -> bool,
     ) -> io::Result<Option<Arc<ObjectFile<F>>>> {
         let mut shard = self.shard(object).lock();
         if let Some(file) = shard.open.get(&object) {
             return Ok(Some(file.clone()));
         }
         let opened = match open() {
-            Err(error) if is_out_of_descriptors(&error) && self.close_unused(&mut shard) => open(),
+            Err(error) if is_out_of_descriptors(&error) && self.close_unused(&mut shard, &sync) => {
+                open()
+            }
             opened => opened,
         };
         let Some(file) = opened? else { return Ok(None) };
         let file = Arc::new(file);
-        shard.close(self.files_per_shard);
+        shard.close(self.files_per_shard, &sync);
         shard.open.insert(object, file.clone());
         shard.order.push_back(object);
         Ok(Some(file))
@@ -111,10 +115,10 @@ impl<F: DiskFile> Files<F> {
 
     /// Closes what nobody uses, in `shard` and wherever nobody is. Returns whether there was
     /// anything.
-    fn close_unused(&self, shard: &mut Shard<F>) -> bool {
+    fn close_unused(&self, shard: &mut Shard<F>, sync: &impl Fn(&F) -> bool) -> bool {
         // The calling thread has one locked, so it must not wait for the others.
         let others = self.shards.iter().filter_map(Mutex::try_lock);
-        shard.close(1) + others.map(|mut other| other.close(1)).sum::<usize>() > 0
+        shard.close(1, sync) + others.map(|mut other| other.close(1, sync)).sum::<usize>() > 0
     }
 
     /// Forgets an object that is being removed.
@@ -123,5 +127,31 @@ impl<F: DiskFile> Files<F> {
         if shard.open.remove(&object).is_some() {
             shard.order.retain(|other| *other != object);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
+    use crate::store::object_store::ObjectStore;
+    use glint_proto::{Ino, ObjectId};
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_sync_before_a_file_is_closed_that_fails_is_an_error_for_good() {
+        let disk = MemoryDisk::default();
+        let store = ObjectStore::on(disk.clone(), Path::new("ost"), 1, Arc::default());
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        store.write(object(1), 0, b"sums", None, false).unwrap();
+        store.settle(Duration::ZERO, None).unwrap();
+        // Its checksums are taken off, which is perhaps not on stable storage.
+        store.write(object(1), 4, b"more", None, false).unwrap();
+        let path = object(1).to_string();
+        disk.fail(Fault::new(DiskOperation::Sync, &path, libc::EIO, 1));
+        assert!(store.write(object(2), 0, b"other", None, false).is_err());
+        assert!(store.failure().unwrap().contains("an object"));
+        assert!(store.sync_all().is_err(), "what it had not written looks clean");
     }
 }

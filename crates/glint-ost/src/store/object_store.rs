@@ -253,7 +253,8 @@ impl<D: Disk> ObjectStore<D> {
         object: ObjectId,
         create: Option<Timestamp>,
     ) -> io::Result<Option<Arc<ObjectFile<D::File>>>> {
-        let found = self.files.get(object, || {
+        let sync = |file: &D::File| self.flushed("an object", file.sync()).is_ok();
+        let open = || -> io::Result<Option<ObjectFile<D::File>>> {
             let path = path_of(object);
             match self.disk.open(&path) {
                 Ok(file) => Ok(Some(ObjectFile::new(file, self.passing.clone()))),
@@ -265,8 +266,8 @@ impl<D: Disk> ObjectStore<D> {
                 }
                 Err(error) => Err(error.into()),
             }
-        });
-        self.changed(found)
+        };
+        self.changed(self.files.get(object, open, sync))
     }
 
     /// Takes what a change of ranges of `bytes` in all needs from what is free. On a full disk
