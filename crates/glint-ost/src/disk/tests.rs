@@ -371,3 +371,20 @@ fn what_was_changed_after_it_was_noted_is_not_sealed() {
         assert!(!is_sealed());
     }
 }
+
+#[test]
+fn an_object_that_cannot_be_opened_holds_up_no_other_and_is_sealed_later() {
+    let other = ObjectId { ino: Ino(99), stripe: 0 };
+    let disk = MemoryDisk::default();
+    let store = store_of_one(&disk);
+    for object in [OBJECT, other] {
+        store.write(object, 0, &[1; 300], None, false).unwrap();
+    }
+    disk.fail(fault(DiskOperation::Open, &OBJECT.to_string(), Errno::IO));
+    let settle = || store.settle(Duration::ZERO, None);
+    assert_eq!(settle().unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(store.check(other).unwrap().is_some());
+    disk.heal();
+    settle().unwrap();
+    assert!(store.check(OBJECT).unwrap().is_some());
+}

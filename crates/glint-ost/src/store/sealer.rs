@@ -121,26 +121,61 @@ impl Sealer {
 impl<D: Disk> ObjectStore<D> {
     /// Brings all changes to stable storage and seals objects that nobody changed for `idle`, nor
     /// since the time `noted`; without that, as before an end of the process, also what was changed
-    /// just now. To be called every commit interval, by one thread.
+    /// just now. To be called every commit interval, by one thread. An object that fails is tried again
+    /// after `idle`, and holds up no other; its error is returned.
     pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
+        let mut failed = Vec::new();
+        let mut settled = self.settle_others(idle, noted, &mut failed);
+        if let Some((entry, error)) = failed.first() {
+            let (object, objects) = (entry.object, failed.len());
+            tracing::warn!(
+                %error, %object, objects, path = %self.path().display(),
+                "could not seal objects; they are tried again"
+            );
+        }
+        // Not before: they would be taken again at once.
+        let mut queue = self.sealer.queue.lock();
+        for (entry, error) in failed {
+            queue.again(&entry, entry.changes);
+            settled = settled.and(Err(error));
+        }
+        settled
+    }
+
+    /// [`ObjectStore::settle`] but for objects that fail, which are taken from the queue into `failed`.
+    fn settle_others(
+        &self,
+        idle: Duration,
+        noted: Option<Instant>,
+        failed: &mut Vec<(Changed, io::Error)>,
+    ) -> io::Result<()> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         let begun = clock::now();
         loop {
             let mut quiet: Vec<Quiet<D::File>> = Vec::new();
-            while quiet.len() < batch {
+            while quiet.len() < batch && failed.len() < BATCH_MAX {
                 let next = self.sealer.queue.lock().next(idle, noted);
                 let Some(entry) = next else { break };
-                let Some(file) = self.file(entry.object, None)? else {
-                    self.sealer.queue.lock().done(&entry);
-                    continue;
+                let file = match self.file(entry.object, None) {
+                    Ok(Some(file)) => file,
+                    Ok(None) => {
+                        self.sealer.queue.lock().done(&entry);
+                        continue;
+                    }
+                    Err(error) => {
+                        failed.push((entry, error));
+                        continue;
+                    }
                 };
                 let changes = file.settled();
                 // One that was opened again since then, and not changed: any change would have queued
                 // it anew.
                 let is_opened = is_unchanged(changes) && is_unchanged(entry.changes);
                 if changes == entry.changes || is_opened || noted.is_none() {
-                    file.keep_mtime()?;
-                    quiet.push(Quiet { entry, file, changes });
+                    match file.keep_mtime() {
+                        Ok(()) => quiet.push(Quiet { entry, file, changes }),
+                        Err(error) => failed.push((entry, error)),
+                    }
                 } else {
                     self.sealer.queue.lock().again(&entry, changes);
                 }
@@ -150,6 +185,8 @@ impl<D: Disk> ObjectStore<D> {
                 let passed = self.passing().take_later();
                 if let Err(error) = self.sync_all() {
                     self.sealer.dirty.store(true, Ordering::Release);
+                    let mut queue = self.sealer.queue.lock();
+                    quiet.iter().for_each(|one| queue.again(&one.entry, one.changes));
                     return Err(error);
                 }
                 self.drop_passed(passed);
