@@ -417,8 +417,9 @@ impl Replication {
             PeerRequest::Doubtful { chain, takeover, touched } => {
                 let entered = self.rows.enter(chain)?;
                 // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
-                self.doubts.add(chain.target, (chain.version, takeover), &touched);
-                self.unless_newer(chain, self.note_doubtful(&entered.row, &touched)).await?;
+                if self.doubts.add(chain.target, (chain.version, takeover), &touched) {
+                    self.unless_newer(chain, self.note_doubtful(&entered.row, &touched)).await?;
+                }
                 Ok(PeerReply::Done)
             }
             PeerRequest::Decide { chain, object, start, end } => {

@@ -9,6 +9,8 @@
 //!   finds it, whoever is lost meanwhile.
 //! - What one takeover has found is not ended by word of an earlier one, also if both are by the same
 //!   row: it is in the list before it is noted, and notes are forgotten under the lock of the list.
+//! - What a takeover has found does not come into the list once more after word that it is decided:
+//!   nobody would say that again.
 //!
 //! Changes do not wait: the copy of the head is what all others get, now or later, and whatever comes
 //! in between is made by all. Only where the head has no object it is found out first whether it has
@@ -50,6 +52,8 @@ pub(in crate::replication) struct Doubts {
 #[derive(Default)]
 struct DoubtTable {
     chains: BTreeMap<u16, ChainDoubts>,
+    /// Last takeover of each chain of which it was said that nothing is in doubt any more.
+    ended: BTreeMap<u16, Takeover>,
     /// Lists of doubts that ever came, and takeovers of heads here.
     lists: u64,
 }
@@ -183,11 +187,21 @@ impl Doubts {
         takeover
     }
 
-    /// The head of a chain says of some parts that they are in doubt.
-    pub(in crate::replication) fn add(&self, target: u16, takeover: Takeover, parts: &[Touched]) {
+    /// The head of a chain says of some parts that they are in doubt. Returns false if that comes late:
+    /// what this takeover has found is decided.
+    pub(in crate::replication) fn add(
+        &self,
+        target: u16,
+        takeover: Takeover,
+        parts: &[Touched],
+    ) -> bool {
         let mut state = self.state.lock();
+        if state.ended.get(&target).is_some_and(|ended| *ended >= takeover) {
+            return false;
+        }
         state.add(target, takeover, parts);
         self.is_any.store(!state.chains.is_empty(), Ordering::Release);
+        true
     }
 
     /// What is in doubt of that which somebody wants; `None` if nothing is.
@@ -290,6 +304,8 @@ impl Doubts {
         forget: impl FnOnce(),
     ) {
         let mut state = self.state.lock();
+        let ended = state.ended.entry(target).or_insert(takeover);
+        *ended = takeover.max(*ended);
         if state.chains.get(&target).is_some_and(|chain| chain.takeover > takeover) {
             return;
         }
@@ -373,6 +389,20 @@ mod tests {
             doubts.end(CHAIN, second, || ());
             assert!(!doubts.is_any_of(CHAIN));
         }
+    }
+
+    #[test]
+    fn what_is_said_of_a_takeover_after_its_end_comes_late() {
+        let (first, second) = ((2, 1), (2, 2));
+        let member = Doubts::default();
+        assert!(member.add(CHAIN, second, &[part(0, 9)]));
+        member.end(CHAIN, second, || ());
+        for late in [first, second] {
+            assert!(!member.add(CHAIN, late, &[part(0, 9)]) && !member.is_any_of(CHAIN));
+        }
+        member.end(CHAIN, first, || ());
+        assert!(!member.add(CHAIN, second, &[part(0, 9)]));
+        assert!(member.add(CHAIN, (3, 1), &[part(0, 9)]), "the next head has found it");
     }
 
     #[test]
