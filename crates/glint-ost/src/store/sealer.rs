@@ -248,7 +248,7 @@ impl<D: Disk> ObjectStore<D> {
     }
 
     /// Whether an object is known to be as its checksums are, or gone.
-    fn is_sealed(&self, object: ObjectId) -> bool {
+    pub fn is_sealed(&self, object: ObjectId) -> bool {
         let look = || -> DiskResult<bool> {
             let file = self.disk.open_to_read(&path_of(object))?;
             let mut value = [0u8; ATTRIBUTE_BYTES_MAX];

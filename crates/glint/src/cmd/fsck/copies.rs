@@ -1,7 +1,8 @@
 //! Copies of objects: which members of a chain have them, and whether they are the same.
 //!
 //! What a member that lags behind lacks, and the index says so, is no damage: heal copies it. Nor are
-//! differences in what was changed last before a crash, which the next head decides. Anything else is
+//! differences in what was changed last before a crash, which the next head decides: what the logs say,
+//! and after a loss of power all that has no checksums, as the next start finds it. Anything else is
 //! named. A copy that is surely wrong is put right as servers do it: the index of the members that
 //! serve gets the object, its own member lags behind from then on, and heal copies it.
 
@@ -49,6 +50,8 @@ struct Counts {
     outstanding: BTreeMap<u16, u64>,
     /// Copies that differ in what was changed last.
     in_doubt: u64,
+    /// Objects that were changed not long before a loss of power, by their checksums.
+    unsealed: u64,
 }
 
 /// A copy.
@@ -184,7 +187,13 @@ impl<'a> Copies<'a> {
             self.unsure.insert(object.ino);
             return self.without_right(check, object, (row, &have_all), &copies);
         };
-        let recent = self.logs.recent(row.id.target(), object);
+        let mut recent = self.logs.recent(row.id.target(), object);
+        let is_unsealed =
+            |ost: &u16| copies.contains_key(ost) && self.servers.is_unsealed(*ost, object);
+        if have_all.iter().any(is_unsealed) {
+            self.counts.unsealed += 1;
+            recent.push((0, u64::MAX));
+        }
         // A head that is not here may decide otherwise.
         let mut is_in_doubt =
             !recent.is_empty() && elsewhere.iter().any(|member| have_all.contains(&member.ost));
@@ -196,6 +205,9 @@ impl<'a> Copies<'a> {
                 excused.push((0, u64::MAX));
             } else if !has_all {
                 excused.extend(self.logs.pending(row.id.target(), ost, object));
+                if copies.contains_key(&ost) && self.servers.is_unsealed(ost, object) {
+                    excused.push((0, u64::MAX));
+                }
             }
             match self.difference(object, &copies, (right, ost), &excused) {
                 Err(error) => {
@@ -413,11 +425,11 @@ impl<'a> Copies<'a> {
 
     /// Counts for programs.
     pub(super) fn summary(&self) -> Value {
-        let Counts { objects, copies, elsewhere, outstanding, in_doubt } = &self.counts;
+        let Counts { objects, copies, elsewhere, outstanding, in_doubt, unsealed } = &self.counts;
         let row = |(ost, objects): (&u16, &u64)| json!({ "ost": ost, "objects": objects });
         let outstanding: Vec<Value> = outstanding.iter().map(row).collect();
         json!({ "objects": objects, "copies": copies, "elsewhere": elsewhere,
-            "outstanding": outstanding, "in_doubt": in_doubt })
+            "outstanding": outstanding, "in_doubt": in_doubt, "unsealed": unsealed })
     }
 }
 
@@ -447,6 +459,13 @@ pub(super) fn lines(summary: &Value) -> Vec<String> {
         let in_doubt = number("in_doubt");
         lines.push(format!(
             "{in_doubt} copies differ in what was changed last; the next start makes them equal"
+        ));
+    }
+    if number("unsealed") > 0 {
+        let unsealed = number("unsealed");
+        lines.push(format!(
+            "{unsealed} objects were changed before power was lost: their copies may differ until the \
+             next start"
         ));
     }
     if number("objects") > 0 {

@@ -1,6 +1,7 @@
 //! The servers of a file system whose directories are checked, and their object stores.
 
 use glint_ost::ObjectStore;
+use glint_proto::ObjectId;
 use glint_server::Records;
 use glint_server::data_dir::{DataDir, Role};
 use std::error::Error;
@@ -21,6 +22,8 @@ pub(super) struct Store {
     pub(super) ost: u16,
     /// Which server it belongs to.
     server: usize,
+    /// The host of the server has lost power since that ran, or was started again.
+    after_loss: bool,
     pub(super) objects: ObjectStore,
 }
 
@@ -51,10 +54,11 @@ impl Servers {
 
     fn add(&mut self, data: DataDir, first_ost: u16) -> Result<(), Box<dyn Error>> {
         data.find_osts()?;
+        let after_loss = data.is_after_loss();
         for index in 0..data.osts() {
             let objects = ObjectStore::open(&data.ost(index), OPEN_FILES, Default::default())?;
             let ost = first_ost + index;
-            self.stores.push(Store { ost, server: self.all.len(), objects });
+            self.stores.push(Store { ost, server: self.all.len(), after_loss, objects });
         }
         self.all.push(data);
         Ok(())
@@ -73,6 +77,13 @@ impl Servers {
     /// The store of an OST, if it is here.
     pub(super) fn store(&self, ost: u16) -> Option<&ObjectStore> {
         self.stores.iter().find(|store| store.ost == ost).map(|store| &store.objects)
+    }
+
+    /// Whether the next start of a server finds that a copy was changed not long before a loss of power,
+    /// whatever its log has of that.
+    pub(super) fn is_unsealed(&self, ost: u16, object: ObjectId) -> bool {
+        let store = self.stores.iter().find(|store| store.ost == ost);
+        store.is_some_and(|store| store.after_loss && !store.objects.is_sealed(object))
     }
 
     /// Which server has an OST.
