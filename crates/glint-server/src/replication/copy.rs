@@ -112,6 +112,9 @@ impl Replication {
         };
         match (own, its) {
             (Some(own), its) if its.is_none_or(|its| its.size != own.size) => {
+                if let Some(its) = its.filter(|its| its.size > own.size) {
+                    self.unless_cut_here(here, (head, to), object, its.size).await?;
+                }
                 let truncate = OstRequest::Truncate { object, size: own.size };
                 self.give_to(here, to, truncate, None).await?;
             }

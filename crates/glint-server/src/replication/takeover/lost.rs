@@ -1,8 +1,10 @@
-//! Objects that the head has lost: its disk has them no more, and nobody has removed them.
+//! Objects that the head has lost, or the end of one: its disk has them no more, and nobody has removed
+//! them.
 //!
-//! Invariant: that the head does not have an object takes nothing from a member that serves but what a
-//! change under way has made, which the head was not asked for. All that was acknowledged the head had:
-//! it is noted as recent there, or stable. Whether the file is gone, only the MDS knows.
+//! Invariant: that the head does not have an object, or that its own is smaller, takes nothing from a
+//! member that serves but what a change under way has made, which the head was not asked for, or what one
+//! has cut. All that was acknowledged the head had: it is noted as recent there, or stable. Whether the
+//! file is gone, only the MDS knows.
 
 use crate::replication::copy::CopyError;
 use crate::replication::takeover::doubts::Wanted;
@@ -82,6 +84,40 @@ impl Replication {
         {
             return Ok(());
         }
+        self.is_lost_by_head(here, (target, head), object).await
+    }
+
+    /// Another member has a larger object than the head, up to `size`. If no change that is noted ends
+    /// there, the head has lost the end of its own: as [`Replication::unless_lost_here`].
+    pub(in crate::replication) async fn unless_cut_here<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, to): (u16, (u16, &Chain)),
+        object: ObjectId,
+        size: u64,
+    ) -> Result<(), CopyError> {
+        let (member, row) = to;
+        let target = row.id.target();
+        if !row.readable().any(|other| other == member) {
+            return Ok(());
+        }
+        // Here objects that were found without checksums count: their ends may differ.
+        let noted = self.recent.parts_of((target, 0), object);
+        let is_known = size.checked_sub(1).is_none_or(|last| is_noted(&noted, last, 1));
+        let unknown = |errno| CopyError::Unknown { object, errno };
+        if is_known || !self.is_of_file(row, object).await.map_err(unknown)? {
+            return Ok(());
+        }
+        self.is_lost_by_head(here, (target, head), object).await
+    }
+
+    /// Has the head taken out of its chain, to get an object from the others.
+    async fn is_lost_by_head<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (target, head): (u16, u16),
+        object: ObjectId,
+    ) -> Result<(), CopyError> {
         // In a box: it answers requests of peers, of which some copy.
         let repaired = Box::pin(self.repair(here, target, head, object)).await;
         // Not with the row of before, whatever became of that.

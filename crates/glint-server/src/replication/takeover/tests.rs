@@ -240,6 +240,30 @@ fn an_object_that_the_head_has_lost_is_not_removed_from_others() {
 }
 
 #[test]
+fn an_end_that_the_head_has_lost_is_not_cut_off_at_others() {
+    // The first byte was under way, or a truncation, or a write at the end.
+    for (under_way, is_cut) in
+        [(part(7, 0, 1), false), (part(7, 2, u64::MAX), true), (part(7, 3, 4), true)]
+    {
+        let world = World::new(&[SERVING; 3]);
+        world.files.lock().insert(OBJECT);
+        world.write(0, OBJECT, 0, b"go");
+        for ost in [1, 2] {
+            world.write(ost, OBJECT, 0, b"good");
+        }
+        let key = (world.version().target, 0);
+        block_on(world.server(1).recent.touch(key, under_way, (1, 1))).unwrap();
+        block_on(world.server(0).take_over(world.here(0)));
+        decide_all(&world, 0);
+        let (left, head): (&[u8], _) = if is_cut { (b"go", 0) } else { (b"good", 1) };
+        for ost in [1, 2] {
+            assert_eq!(world.read(ost, OBJECT, 0, 9), left, "OST {ost}, {under_way:?}");
+        }
+        assert_eq!(world.row().head(), Some(head), "{under_way:?}");
+    }
+}
+
+#[test]
 fn an_object_that_only_a_change_under_way_has_made_is_removed() {
     let world = World::new(&[SERVING; 2]);
     world.files.lock().insert(OBJECT);
