@@ -56,7 +56,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         // Chains lose no more than was said, or it is not given up.
         let acts = self.settings.lease / 2;
         if silence < acts && !Losses::is_nothing(said) {
-            let left = (acts - silence).as_secs() + 1;
+            let left = acts.saturating_sub(silence).as_secs() + 1;
             return Err(format!(
                 "OST {ost} may have acknowledged changes until now that would be lost with it: it was \
                  not heard of for {} s only; nothing was done: try again in {left} s",

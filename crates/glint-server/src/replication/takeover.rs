@@ -41,23 +41,18 @@ impl Replication {
             if let Err(errno) = self.unless_newer(chain, taken).await
                 && errno != Errno::EREMCHG
             {
-                let id = row.id;
-                tracing::warn!(chain = %id, %errno, "could not take over a chain; it is tried again");
-                self.head_fails(here, &row, errno).await;
+                let chain = row.id;
+                tracing::warn!(%chain, %errno, "could not take over a chain; it is tried again");
             }
         })
         .await;
     }
 
-    /// Takes a head here out of its chain that cannot note what it has to, if a member elsewhere can go
-    /// on: those here have the same logs.
+    /// Takes a head here out of its chain whose log cannot be written, if a member elsewhere can go on:
+    /// those here have the same logs.
     pub(super) async fn head_fails<D: Disk>(&self, here: Here<'_, D>, row: &Chain, errno: Errno) {
         let others_go_on = row.readable().any(|member| here.index(member).is_none());
         let Some(head) = row.head().filter(|_| others_go_on) else { return };
-        // What another server answers says nothing about this one.
-        if matches!(errno, Errno::EREMCHG | Errno::EPROTO) {
-            return;
-        }
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         // If that cannot be said, it is tried again.
         let _ = self.unless_newer(chain, self.is_lost(here, chain, head, errno)).await;
@@ -82,7 +77,10 @@ impl Replication {
         let all = merged(all);
         // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
         let takeover = self.doubts.begin(chain.target, chain.version, &all, own);
-        self.note_doubtful(row, &all).await?;
+        if let Err(errno) = self.note_doubtful(row, &all).await {
+            self.head_fails(here, row, errno).await;
+            return Err(errno);
+        }
         for member in &elsewhere {
             for some in all.chunks(ENTRIES) {
                 let (takeover, touched) = (takeover.1, some.to_vec());
