@@ -1,9 +1,10 @@
-//! Times of files that several mounts use: all see the same, and those that were set stay; and the
-//! attributes of the root.
+//! Sizes and times of files that several mounts use: all see the same, and those that were set stay; and
+//! the attributes of the root.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -47,6 +48,42 @@ fn access_times() {
     assert!(is_old(&b, "5"), "set after it was read");
     assert!(is_old(&b, "1"), "not read since");
     other.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+/// What mounts say of a size when they close a file has numbers of their own, high ones where many were
+/// closed; and what is known of a file stays while somebody has it open.
+#[test]
+fn sizes_of_a_file_to_which_two_mounts_append_while_a_third_has_it_open() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (busy, a) = world.mount(port, "a", &[]);
+    let (idle, b) = world.mount(port, "b", &[]);
+    let (reader, c) = world.mount(port, "c", &[]);
+    for round in 0..10 {
+        let name = format!("f{round}");
+        fs::write(a.join(&name), b"").unwrap();
+        let _open = File::open(c.join(&name)).unwrap();
+        for length in 0..100 {
+            fs::write(a.join("other"), vec![b'x'; length]).unwrap();
+        }
+        let mut size = 0;
+        for (at, more) in [(&a, 100), (&b, 50), (&a, 70), (&b, 30)] {
+            let mut file = fs::OpenOptions::new().append(true).open(at.join(&name)).unwrap();
+            file.write_all(&vec![b'y'; more]).unwrap();
+            drop(file);
+            size += more;
+            for path in [&a, &b, &c].map(|mount| mount.join(&name)) {
+                assert_eq!(fs::metadata(&path).unwrap().len(), size as u64, "{}", path.display());
+                assert_eq!(fs::read(&path).unwrap(), vec![b'y'; size], "{}", path.display());
+            }
+        }
+    }
+    for mount in [busy, idle, reader] {
+        mount.stop();
+    }
     server.stop();
     world.assert_sound();
 }

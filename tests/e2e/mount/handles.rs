@@ -1,4 +1,4 @@
-//! Files that are used without a name: open when their last name went, or named by a file handle.
+//! Files that are used without a name: open or found when their last name went, or named by a file handle.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -143,6 +143,46 @@ for again in range(10):
     os.unlink(path)
     assert os.fstat(fd).st_nlink == 0
     os.close(fd)
+";
+    on_both_kinds(|a, b| {
+        open_to_all(a);
+        python([a, b], script);
+    });
+}
+
+/// The kernel looks the name up again once only.
+#[test]
+fn a_file_that_others_replace_all_the_time_is_there_for_each_call() {
+    let script = "
+import threading
+os.mkdir(a + '/r')
+path = a + '/r/x'
+def replace(at):
+    with open(at + '/r/t', 'w') as f: f.write('text')
+    os.rename(at + '/r/t', at + '/r/x')
+def write(at):
+    with open(at + '/r/x', 'r+') as f: f.write('more')
+calls = [
+    lambda at: os.truncate(at + '/r/x', 1),
+    lambda at: os.utime(at + '/r/x'),
+    lambda at: os.chmod(at + '/r/x', 0o640),
+    lambda at: os.setxattr(at + '/r/x', 'user.a', b'1'),
+    lambda at: open(at + '/r/x').read(),
+    write,
+]
+def loop(call, at, until, failed):
+    while time.time() < until and not failed:
+        try: call(at)
+        except OSError as e: failed.append((str(e), at))
+replace(a)
+for at in (a, a), (a, b):
+    failed = []
+    until = time.time() + 3
+    threads = [threading.Thread(target=loop, args=(call, at[0], until, failed)) for call in calls]
+    threads.append(threading.Thread(target=loop, args=(replace, at[1], until, failed)))
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    assert not failed, failed
 ";
     on_both_kinds(|a, b| {
         open_to_all(a);
