@@ -63,8 +63,8 @@ impl Stop {
     }
 }
 
-/// Returns those of some signals that this process was not started to ignore, as nohup(1) and `&` in a
-/// script start others. `status` is that of the process in /proc.
+/// Returns those of some signals that this process was not started to ignore, as `&` in a script starts
+/// others. `status` is that of the process in /proc.
 fn not_ignored(status: &str, signals: [i32; 2]) -> Vec<i32> {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

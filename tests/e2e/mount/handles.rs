@@ -160,6 +160,8 @@ path = a + '/r/x'
 def replace(at):
     with open(at + '/r/t', 'w') as f: f.write('text')
     os.rename(at + '/r/t', at + '/r/x')
+    os.symlink('x', at + '/r/u')
+    os.rename(at + '/r/u', at + '/r/l')
 def write(at):
     with open(at + '/r/x', 'r+') as f: f.write('more')
 calls = [
@@ -168,6 +170,8 @@ calls = [
     lambda at: os.chmod(at + '/r/x', 0o640),
     lambda at: os.setxattr(at + '/r/x', 'user.a', b'1'),
     lambda at: open(at + '/r/x').read(),
+    lambda at: os.readlink(at + '/r/l'),
+    lambda at: os.stat(at + '/r/l'),
     write,
 ]
 def loop(call, at, until, failed):

@@ -437,7 +437,7 @@ impl InodeState {
             let all = attr.size.div_ceil(BLOCK_BYTES);
             let more = attr.blocks + (bytes as u64).div_ceil(BLOCK_BYTES);
             attr.blocks = attr.blocks.max(more.min(all));
-            (attr.mtime, attr.ctime) = (now, now);
+            (attr.mtime, attr.ctime) = (now, attr.ctime.max(now));
         } else {
             // An answer under way may tell of the time before this.
             self.attrs.disturb();

@@ -276,9 +276,9 @@ impl<T: Transport> Client<T> {
         lost
     }
 
-    /// Data of an inode is lost, of which its open files hear.
-    fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
-        // The file is as large as its objects are, and whoever wants to know asks them.
+    /// Forgets the size of a file whose data was lost: it is as large as its objects are, and whoever wants
+    /// to know asks them.
+    fn forget_size(&self, inode: &CachedInode) {
         let mut state = inode.lock();
         state.lose_attributes();
         state.rare.make().data.change();
@@ -286,6 +286,11 @@ impl<T: Transport> Client<T> {
         if let Some(kernel) = self.cache.kernel() {
             kernel.forget_attributes(inode.ino);
         }
+    }
+
+    /// Data of an inode is lost, of which its open files hear.
+    fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
+        self.forget_size(inode);
         tracing::error!(event = event::DATA_LOST, ino = %inode.ino, stripe, lost, %errno,
             "could not write cached data; it is lost");
         self.data.limits.count_error();
@@ -371,6 +376,7 @@ impl<T: Transport> Client<T> {
                 self.data.limits.remove(self.placement.ost_of(layout, stripe), bytes);
             }
             self.data.limits.count_error();
+            self.forget_size(inode);
             inode.wake();
         }
         lost

@@ -100,10 +100,14 @@ impl<T: Transport> Client<T> {
         self.flush_changes(ino).await;
     }
 
-    /// Until the servers know all changes of an inode that were made here.
+    /// Until the servers know all changes of an inode that were made here; of a directory whose delegation
+    /// ends just now also those of what was made in it, which it does not know all of.
     pub(crate) async fn flush_changes(&self, ino: Ino) {
         let Some(inode) = self.cache.find(ino) else { return };
-        let number = inode.lock().rare.delegation.last_change();
+        let number = {
+            let delegation = &inode.lock().rare.delegation;
+            if delegation.is_ending() { self.log.last() } else { delegation.last_change() }
+        };
         self.log.until_answered(number).await;
     }
 

@@ -203,7 +203,11 @@ impl<T: Transport> Client<T> {
             let Some(inode) = self.cache.find(*child) else { return true };
             let mut state = inode.lock();
             let last = state.rare.made().and_then(|rare| rare.delegation.leave_with(directory.ino));
-            number = number.max(last.unwrap_or(0));
+            if let Some(last) = last {
+                number = number.max(last);
+                // What was asked so far the servers may answer without its last change.
+                state.doubt_answers();
+            }
             !state.has_name(directory.ino, name)
         });
         let mut state = directory.lock();
@@ -277,14 +281,21 @@ impl<T: Transport> Client<T> {
     }
 
     /// Changes nothing without asking, until the servers are heard of again. Returns how many
-    /// directories were delegated.
+    /// directories were delegated. Those of which somebody goes through the names just now are gone
+    /// through here, too: their names may be forgotten after this.
     pub(crate) fn end_delegations(&self) -> usize {
-        let mut delegated = self.cache.all();
-        delegated.retain(|inode| inode.lock().rare.delegation.is_delegated());
-        for inode in &delegated {
-            self.end_delegation(inode);
+        let mut delegated = 0;
+        for inode in self.cache.all() {
+            let (was_delegated, is_ending) = {
+                let state = inode.lock();
+                (state.rare.delegation.is_delegated(), state.rare.delegation.is_ending())
+            };
+            if was_delegated || is_ending {
+                self.end_delegation(&inode);
+            }
+            delegated += usize::from(was_delegated);
         }
-        delegated.len()
+        delegated
     }
 
     /// The servers have forgotten this client, with all that it might have told them.

@@ -135,7 +135,7 @@ impl<K: Kv> Mds<K> {
                 self.put_inode(&mut batch, target);
             }
             Some(target) => {
-                if target.attr.is_file() {
+                if !target.attr.is_dir() {
                     self.opens.linger(target.attr.ino, clock::now());
                 }
                 self.drop_inode(&mut batch, target).await?;

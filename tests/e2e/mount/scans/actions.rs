@@ -155,7 +155,7 @@ fn actions_are_those_of_find() {
     let before = left(&tree);
     assert_eq!(as_user(&["find"]), as_user(&[&program, "find"]));
     assert_eq!(left(&tree), before);
-    // Ctrl-C that is ignored from the start, as by nohup(1) or `&` in a script, ends nothing.
+    // Ctrl-C that is ignored from the start, as by `&` in a script, ends nothing.
     let ignoring = |program: &[&str]| {
         let mut command = Command::new("env");
         command.arg("--ignore-signal=INT").args(program).args(["deep", "-maxdepth", "1", "-exec"]);

@@ -8,6 +8,7 @@
 //!   is held, and was not lost since it was asked for: it may have been given to others, and back.
 
 use crate::cache::attrs::Tick;
+use crate::cache::inode::InodeState;
 use glint_lock::held::HeldBits;
 use glint_proto::lock::Bits;
 
@@ -96,6 +97,13 @@ impl InodeBits {
         if bits.contains(Bits::ENTRY) {
             self.entry_lost = Tick::now();
         }
+    }
+}
+
+impl InodeState {
+    /// Believes no answer about the attributes that was asked for before this.
+    pub(crate) fn doubt_answers(&mut self) {
+        self.attrs.disturb();
     }
 }
 

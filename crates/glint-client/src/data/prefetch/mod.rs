@@ -81,12 +81,12 @@ impl NotedNames {
         Some(oldest)
     }
 
-    /// So many names are noted in a directory now, which was counted before perhaps.
-    fn count(&mut self, directory: &Arc<CachedInode>, names: usize, was_counted: bool) {
+    /// Counts the names that are noted in a directory now, instead of those that were before.
+    fn count(&mut self, directory: &Arc<CachedInode>, names: usize) {
         let is_it =
             |counted: &(Weak<CachedInode>, usize)| counted.0.as_ptr() == Arc::as_ptr(directory);
         // The last one, if this is its next page.
-        let at = if was_counted { self.directories.iter().rposition(is_it) } else { None };
+        let at = self.directories.iter().rposition(is_it);
         if let Some((_, before)) = at.and_then(|at| self.directories.remove(at)) {
             self.names -= before;
         }
@@ -158,7 +158,7 @@ impl PrefetchedFiles {
     fn note_names(&self, directory: &Arc<CachedInode>, noted: Noted) {
         let Noted { names, was_counted } = noted;
         if names > 0 || was_counted {
-            self.noted.lock().count(directory, names, was_counted);
+            self.noted.lock().count(directory, names);
             self.limit_noted();
         }
     }
