@@ -12,6 +12,8 @@
 //! - The reply of an operation that changed anything is in the batch of the change, so the two
 //!   survive or vanish together.
 
+mod abandoned;
+
 use crate::background::reaper::Targets;
 use crate::error::errno;
 use crate::service::Mds;
@@ -74,6 +76,11 @@ impl SessionInfo {
     pub(crate) fn is_server(&self) -> bool {
         self.mount_point.starts_with(SERVER_MOUNT_POINT)
     }
+
+    /// Whether it is that of a command without a mount: its name is in parentheses.
+    fn is_command(&self) -> bool {
+        self.mount_point.starts_with('(') && !self.is_server()
+    }
 }
 
 struct Known {
@@ -83,6 +90,8 @@ struct Known {
     ending: bool,
     /// When it was last heard of; the lease runs from here.
     heard: Moment,
+    /// When its last connection ended, if it has none.
+    left: Option<Moment>,
     slots: HashMap<u16, SlotState>,
 }
 
@@ -180,6 +189,7 @@ impl<K: Kv> Mds<K> {
             host.clone_into(&mut known.info.host);
             mount_point.clone_into(&mut known.info.mount_point);
             known.info.connections += 1;
+            known.left = None;
             known.heard = self.sessions.watch.now();
             (is_new, known.session.clone(), known.info.clone(), map.len())
         };
@@ -207,6 +217,7 @@ impl<K: Kv> Mds<K> {
     pub fn disconnect(&self, session: &Session) {
         self.sessions.with(session, |known| {
             known.info.connections = known.info.connections.saturating_sub(1);
+            known.left = (known.info.connections == 0).then(|| self.sessions.watch.now());
         });
     }
 
@@ -305,8 +316,9 @@ impl<K: Kv> Mds<K> {
         Ok(map.keys().copied().collect())
     }
 
-    /// Evicts clients whose lease ended.
+    /// Evicts clients whose lease ended, and ends sessions of commands that were killed.
     pub(crate) fn expire_sessions(&self, lease: Duration, targets: &impl Targets) {
+        self.end_abandoned(targets);
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
             let is_gone =
@@ -420,7 +432,7 @@ impl<K: Kv> Mds<K> {
 impl Known {
     fn new(info: SessionInfo, owner: Option<Owner>, heard: Moment) -> Known {
         let session = Session::new(info.client, info.session, owner);
-        Known { session, info, ending: false, heard, slots: HashMap::new() }
+        Known { session, info, ending: false, heard, left: None, slots: HashMap::new() }
     }
 }
 

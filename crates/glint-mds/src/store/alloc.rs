@@ -119,6 +119,11 @@ impl Allocator {
             || state.granted.get(&client).is_some_and(|granted| has(granted, ino))
     }
 
+    /// Whether a client was granted numbers in this run.
+    pub(crate) fn has_granted(&self, client: ClientId) -> bool {
+        self.state.lock().granted.contains_key(&client)
+    }
+
     /// The client that a number was granted to in this run.
     pub(crate) fn holder_of(&self, ino: Ino) -> Option<ClientId> {
         let state = self.state.lock();

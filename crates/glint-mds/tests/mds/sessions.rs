@@ -145,6 +145,37 @@ fn what_hangs_of_one_client_keeps_no_locks_of_another() {
 }
 
 #[test]
+fn a_command_that_was_killed_is_not_waited_for_if_it_holds_nothing() {
+    let start_time = std::time::Instant::now();
+    clock::simulate(Some(start_time));
+    let mds = start(&Arc::default(), 1000);
+    let connect = |client: u64, place: &str| {
+        let connected = mds.connect(ClientId(client), owner(client.into()), "host", place);
+        block_on(connected).unwrap()
+    };
+    let (_, looks) = connect(1, "(find)");
+    let (_, changes) = connect(2, "(find)");
+    let others = [(3, "/mnt"), (4, "(copies)"), (5, "(du)")].map(|(id, at)| connect(id, at).1);
+    assert!(block_on(ask(&mds, &changes, 1, FILE)).reply.is_ok());
+    for session in others.iter().chain([&looks, &changes]) {
+        mds.disconnect(session);
+    }
+    let (is_new, _) = connect(5, "(du)");
+    assert!(!is_new, "it was cut off for a moment");
+    for tenths in 1..40 {
+        clock::simulate(Some(start_time + Duration::from_millis(100) * tenths));
+        mds.time_passes();
+    }
+    block_on(mds.expire(&Nowhere)).unwrap();
+    let mut left: Vec<u64> = mds.sessions().iter().map(|info| info.client.0).collect();
+    left.sort_unstable();
+    assert_eq!(left, [2, 3, 4, 5]);
+    let (is_new, next) = connect(1, "(find)");
+    assert!(looks.is_over() && is_new && next.number() != looks.number());
+    clock::simulate(None);
+}
+
+#[test]
 fn a_release_of_an_old_session_closes_nothing_of_the_new_one() {
     let mds = start(&Arc::default(), 1000);
     let old = connect(&mds, 1);

@@ -21,7 +21,7 @@ use std::fmt;
 pub struct Hello {
     /// Name of the client's host, shown by `glint status`.
     pub host: String,
-    /// Mount point, shown by `glint status`.
+    /// Mount point, or in parentheses the name of a command without one; shown by `glint status`.
     pub mount_point: String,
     /// The client was welcomed before, by this or an earlier run of the server.
     pub known: bool,
