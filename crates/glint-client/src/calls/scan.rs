@@ -111,6 +111,8 @@ impl<T: Transport> Client<T> {
             let DirEntry { name, ino, dirent_type, attr, .. } = entry;
             let kind = FileType::from_dirent_type(dirent_type);
             match attr {
+                // What allows to ask the objects comes with a lookup.
+                Some(attr) if attr.size_on_ost && self.parameters.needs_capabilities => {}
                 Some(attr) if attr.size_on_ost => {
                     let whole = self.with_unsent(attr, unsent.get(&ino).copied()).await;
                     // One without data may be elsewhere or gone by now: its attributes are as old as the

@@ -158,3 +158,39 @@ fn a_bound_client_scans_all_of_its_part_and_nothing_else() {
     assert_eq!(scanned(&[moved, two]), [Err(Errno::EACCES)]);
     assert_eq!(scanned(&[two, one]), [Ok(1); 2]);
 }
+
+/// What allows to ask the objects how large a file is a client with less rights gets for each file.
+#[test]
+fn files_that_others_write_are_shown_to_a_client_whose_ids_are_mapped() {
+    let world = World::new();
+    let (ca, port) = (authority(&world), free_port());
+    let ids = ["--map-uid", "1000:5000:10", "--map-gid", "1000:5000:10"];
+    run(glint().args(["cert", "issue", text(&ca), "mapped", "--client"]).args(ids));
+    let _server = world.serve(port, &["--cert", text(&ca.join("server"))]);
+    let (_mount, dir) = world.mount(port, "admin", &["--cert", text(&ca.join("admin"))]);
+    let mapped = ca.join("mapped");
+    let at = format!("{}/d", address(port));
+    fs::create_dir(dir.join("d")).unwrap();
+    for (name, id) in [("its", 5000), ("other", 7777)] {
+        let path = dir.join("d").join(name);
+        fs::write(&path, b"text").unwrap();
+        std::os::unix::fs::chown(&path, Some(id), Some(id)).unwrap();
+    }
+    // Their mount has told the servers of none of them, and has one of them open.
+    let _open = fs::File::options().append(true).open(dir.join("d/its")).unwrap();
+    let find = |words: &[&str]| {
+        let found = run(glint().args(["--cert", text(&mapped), "find", &at]).args(words));
+        String::from_utf8(found.stdout).unwrap()
+    };
+    let print = ["-printf", "%P %s %U %G\\n"];
+    let its = "its 4 1000 1000\n";
+    for owner in
+        [&["-uid", "1000"][..], &["-gid", "1000"], &["(", "-uid", "1000", "-o", "-false", ")"]]
+    {
+        assert_eq!(find(&[&["-type", "f"], owner, &print].concat()), its, "{owner:?}");
+    }
+    assert_eq!(
+        find(&[&["-type", "f", "-uid", "65534"][..], &print].concat()),
+        "other 4 65534 65534\n"
+    );
+}
