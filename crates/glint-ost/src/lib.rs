@@ -8,6 +8,7 @@
 //!
 //! Does not know: sockets, names of files, or who is allowed what.
 
+mod changes;
 pub mod disk;
 mod error;
 #[doc(hidden)]

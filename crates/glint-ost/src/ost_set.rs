@@ -7,6 +7,7 @@
 //!   failed, on any OST, it never moves again.
 //! - No OST waits for the disk of another one.
 
+use crate::changes::ChangesOfOst;
 use crate::disk::{Disk, LocalDisk};
 use crate::{
     Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, PassedBytes, ScrubReport, ScrubStep,
@@ -39,23 +40,6 @@ pub struct OstSet<D: Disk = LocalDisk> {
     committed: Arc<AtomicU64>,
     /// Of each OST.
     changes: Vec<Arc<ChangesOfOst>>,
-}
-
-/// Numbers of changes of one OST, counted apart from those of others.
-#[derive(Default)]
-struct ChangesOfOst {
-    /// The last one, and the last one of an object without copies.
-    last: AtomicU64,
-    last_alone: AtomicU64,
-    /// Up to this one they are on stable storage.
-    synced: AtomicU64,
-}
-
-impl ChangesOfOst {
-    /// Whether all are on stable storage.
-    fn are_synced(&self) -> bool {
-        self.last.load(Ordering::Acquire) <= self.synced.load(Ordering::Acquire)
-    }
 }
 
 /// Settling of all OSTs at once.
@@ -359,18 +343,13 @@ impl<D: Disk> OstSet<D> {
         Ok(())
     }
 
-    /// Everything that one OST has answered for so far to stable storage.
+    /// Everything that one OST has answered for so far to stable storage: one flush for all who ask.
     pub async fn commit_one(&self, index: u16) -> FsResult<()> {
         let at = usize::from(index);
         let (Some(ost), Some(changes)) = (self.osts.get(at), self.changes.get(at)) else {
             return Err(Errno::ENXIO);
         };
-        let last = changes.last.load(Ordering::Acquire);
-        if !changes.are_synced() {
-            ost.commit_all().await?;
-            changes.synced.fetch_max(last, Ordering::AcqRel);
-        }
-        Ok(())
+        changes.commit(ost.commit_all()).await
     }
 
     /// Whether an OST has answered for changes of objects without copies that are not on stable
