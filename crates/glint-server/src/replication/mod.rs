@@ -115,8 +115,6 @@ pub(crate) struct Replication {
     healing: HealControl,
     peers: Mutex<Option<Arc<dyn Peers>>>,
     settled: stable::LastSettled,
-    /// Held while copies are brought to stable storage.
-    settling: futures_util::lock::Mutex<()>,
     /// When the MDS was asked last, of what it has answered; `None` if it is in this process.
     heard: Option<Mutex<Option<Instant>>>,
 }
@@ -193,7 +191,6 @@ impl Replication {
             healing: HealControl::new(heal_bandwidth),
             peers: Mutex::default(),
             settled: Default::default(),
-            settling: Default::default(),
             heard: leased.then(Mutex::default),
         })
     }

@@ -19,6 +19,7 @@ mod changes;
 use super::touched::Stable;
 pub(super) use changes::Settling;
 use changes::{FirstChange, OwnChanges};
+use futures_util::lock;
 use glint_proto::chain::{Chain, ChainVersion};
 use glint_proto::{Errno, FsResult};
 use glint_wait::WaitList;
@@ -391,27 +392,40 @@ impl Rows {
         self.changed.wake();
     }
 
-    /// Chains with changes that are not stable, but for those that another takeover is due in or
-    /// nobody has at hand. What comes later counts to the next look. A takeover is due only where the
-    /// row `is_headed` here: another head settles what may differ before anybody sees it, and nobody
-    /// was told that an undecided change is made.
-    pub(super) fn begin_settling(&self, is_headed: impl Fn(&Chain) -> bool) -> Vec<Settling> {
+    /// Chains with changes that this server ordered and that are not stable, each with the turn that
+    /// whoever brings them to stable storage holds meanwhile.
+    pub(super) fn unstable(&self) -> Vec<(u16, Arc<lock::Mutex<()>>)> {
+        let known = self.known.lock();
+        let unstable = known.iter().filter(|(_, one)| one.changes.are_unstable());
+        unstable.map(|(target, one)| (*target, one.changes.turn.clone())).collect()
+    }
+
+    /// The same turn of one chain, if it is known.
+    pub(super) fn settling_turn(&self, target: u16) -> Option<Arc<lock::Mutex<()>>> {
+        self.known.lock().get(&target).map(|one| one.changes.turn.clone())
+    }
+
+    /// Changes of a chain that are not stable, in their turn; `None` if there are none, another takeover
+    /// is due in it, or nobody has them at hand. What comes later counts to the next look. A takeover is
+    /// due only where the row `is_headed` here: another head settles what may differ before anybody sees
+    /// it, and nobody was told that an undecided change is made.
+    pub(super) fn begin_settling(
+        &self,
+        target: u16,
+        is_headed: impl Fn(&Chain) -> bool,
+    ) -> Option<Settling> {
         let mut known = self.known.lock();
-        let mut found = Vec::new();
-        for one in known.values_mut() {
-            let changes = &mut one.changes;
-            // Those of a look that failed are brought to stable storage together with later ones.
-            let unstable = changes.unstable.take();
-            changes.settling = changes.settling.or(unstable);
-            let Some(first) = changes.settling else { continue };
-            let are_lost = changes.are_lost(first, &one.row);
-            let is_at_hand = one.row.head().is_some() || !are_lost;
-            let is_undecided = changes.is_undecided() && is_headed(&one.row);
-            if !is_undecided && is_at_hand {
-                found.push(Settling { row: one.row.clone(), upto: changes.last, are_lost });
-            }
-        }
-        found
+        let one = known.get_mut(&target)?;
+        let changes = &mut one.changes;
+        // Those of a look that failed are brought to stable storage together with later ones.
+        let unstable = changes.unstable.take();
+        changes.settling = changes.settling.or(unstable);
+        let first = changes.settling?;
+        let are_lost = changes.are_lost(first, &one.row);
+        let is_at_hand = one.row.head().is_some() || !are_lost;
+        let is_undecided = changes.is_undecided() && is_headed(&one.row);
+        let is_due = is_at_hand && !is_undecided;
+        is_due.then(|| Settling { row: one.row.clone(), upto: changes.last, are_lost })
     }
 
     /// Waits until the changes up to this one are executed.

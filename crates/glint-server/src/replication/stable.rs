@@ -5,7 +5,9 @@
 //!   everything on stable storage since they made it.
 //! - Other members hear of that from the head of their row only, once it has taken over; and in each
 //!   version of it, as one that knew of a newer version did not listen.
-//! - No chain waits here for a disk of an OST that is no member of it.
+//! - No chain waits here for a disk of an OST that is no member of it, nor for what another chain waits
+//!   for: each is brought to stable storage apart from the others, in a turn of its own. The round passes
+//!   over chains whose turn it is already; those who need all of them ([`Replication::settle`]) wait.
 //! - What is reported as durable does not wait for an OST that no chain has written, unless that has
 //!   changes of objects without copies.
 //!
@@ -20,6 +22,7 @@ use super::{Here, Replication, within};
 use futures_lite::future::or;
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
+use futures_util::lock::OwnedMutexGuard;
 use glint_net::host;
 use glint_ost::OstSet;
 use glint_ost::disk::Disk;
@@ -127,7 +130,11 @@ impl Replication {
             return;
         }
         *self.settled.0.lock() = Some(clock::now());
-        if let Err(errno) = self.settle_once(here).await {
+        let free = self.rows.unstable().into_iter().filter_map(|(target, turn)| {
+            let turn = turn.try_lock_owned()?;
+            Some(self.settle_in_turn(here, target, turn))
+        });
+        for errno in join_all(free).await.into_iter().filter_map(Result::err) {
             tracing::debug!(%errno, "copies are not on stable storage yet");
         }
         // Nobody waits for those that did not listen before.
@@ -183,44 +190,53 @@ impl Replication {
         join_all(asked).await.into_iter().collect()
     }
 
-    /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
+    /// Brings what heads here have ordered to stable storage in all copies, by the rows of now: EREMCHG
     /// if there are others.
-    ///
-    /// All members do it at the same time: clients wait for as long as one of them takes.
     pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
-        let _settling = self.settling.lock().await;
+        let all =
+            self.rows.unstable().into_iter().map(|(target, _)| self.settle_chain(here, target));
+        join_all(all).await.into_iter().collect()
+    }
+
+    /// The same of one chain: it waits for no other.
+    pub(super) async fn settle_chain<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        target: u16,
+    ) -> FsResult<()> {
+        let Some(turn) = self.rows.settling_turn(target) else { return Ok(()) };
+        let turn = turn.lock_owned().await;
+        self.settle_in_turn(here, target, turn).await
+    }
+
+    async fn settle_in_turn<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        target: u16,
+        _turn: OwnedMutexGuard<()>,
+    ) -> FsResult<()> {
         let is_headed = |row: &Chain| here.is_head_of(row);
-        let due = self.rows.begin_settling(is_headed);
-        if due.is_empty() {
-            return Ok(());
-        }
+        let Some(due) = self.rows.begin_settling(target, is_headed) else { return Ok(()) };
         let outcome = self.settle_due(here, &due).await;
-        let is_due = |row: &Chain| due.iter().any(|one| one.row.id == row.id);
-        self.tell_stable(here, is_due).await;
+        self.tell_stable(here, |row| row.id == due.row.id).await;
         outcome
     }
 
-    async fn settle_due<D: Disk>(&self, here: Here<'_, D>, due: &[Settling]) -> FsResult<()> {
-        for Settling { row, upto, .. } in due {
-            self.rows.until_executed(row.id.target(), *upto).await;
-        }
-        let elsewhere = self.commit_elsewhere(here, due.iter().map(|one| &one.row));
-        let own = self.commit_members(here, due.iter().map(|one| &*one.row));
+    /// All members do it at the same time: clients wait for as long as one of them takes.
+    async fn settle_due<D: Disk>(&self, here: Here<'_, D>, due: &Settling) -> FsResult<()> {
+        let Settling { row, upto, are_lost } = due;
+        let target = row.id.target();
+        self.rows.until_executed(target, *upto).await;
+        let elsewhere = self.commit_elsewhere(here, [row]);
+        let own = self.commit_members(here, [&**row]);
         let (own, mut committed) = join(own, elsewhere).await;
         committed.extend(own?);
-        let mut outcome = Ok(());
-        for Settling { row, upto, are_lost } in due {
-            let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
-            let all: FsResult<()> = row.written().try_for_each(of_member);
-            if all.is_err() {
-                outcome = outcome.and(all);
-                continue;
-            }
-            if !*are_lost {
-                self.rows.settled(row.id.target(), *upto, |row| here.is_head_of(row));
-            }
+        let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
+        row.written().try_for_each(of_member)?;
+        if !*are_lost {
+            self.rows.settled(target, *upto, |row| here.is_head_of(row));
         }
-        outcome
+        Ok(())
     }
 
     /// Tells all members of these chains, if their head is here, up to which change all are stable; once

@@ -166,7 +166,7 @@ impl Replication {
         }
         // Everything before it was synced is stable in all copies, or comes with a takeover.
         if self.pending.is_empty(key) {
-            self.settle_once(here).await?;
+            self.settle_chain(here, chain.target).await?;
         }
         // Changes that began while it was away were under way until then.
         if !self.pending.is_empty(key) {

@@ -1,5 +1,6 @@
 //! Changes of a chain that this server ordered as the head.
 
+use futures_util::lock;
 use glint_proto::chain::Chain;
 use glint_proto::clock;
 use glint_proto::limits::CHAIN_NEWS_MS;
@@ -16,6 +17,8 @@ pub(super) struct OwnChanges {
     /// First change since the last look at what is stable, and before it.
     pub(super) unstable: Option<FirstChange>,
     pub(super) settling: Option<FirstChange>,
+    /// Held during such a look.
+    pub(super) turn: Arc<lock::Mutex<()>>,
     /// Since when it is known here that other members may have lost some of them, or may yet.
     pub(super) lost_since: Option<Instant>,
     /// Up to this one they are on stable storage in all copies.
@@ -43,6 +46,11 @@ impl OwnChanges {
         }
         let since = *self.lost_since.get_or_insert_with(clock::now);
         clock::since(since) < Duration::from_millis(CHAIN_NEWS_MS)
+    }
+
+    /// Whether some are not known to be stable.
+    pub(super) fn are_unstable(&self) -> bool {
+        self.unstable.or(self.settling).is_some()
     }
 
     pub(super) fn is_undecided(&self) -> bool {

@@ -1,12 +1,15 @@
 //! Tests of what is called stable, on servers in memory.
 
 use crate::replication::Here;
-use crate::replication::tests::{Server, World};
+use crate::replication::tests::{Server, Still, World};
 use crate::replication::touched::UNNUMBERED;
-use futures_lite::future::block_on;
+use futures_lite::future::{block_on, poll_once};
+use glint_net::host;
 use glint_ost::disk::memory::{DiskOperation, Fault};
-use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState, Touched};
+use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState, Touched};
 use glint_proto::{Bulk, ClientId, Errno, Ino, ObjectId, OstRequest};
+use std::pin::pin;
+use std::rc::Rc;
 
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 
@@ -103,18 +106,22 @@ fn what_a_member_had_changed_before_it_was_lost_is_not_over_with_a_doubt_from_th
     assert!(with_recent(&world, 2).is_empty());
 }
 
-#[test]
-fn a_chain_does_not_wait_for_an_ost_that_is_no_member_of_it() {
-    let server = Server::with(2);
-    let (replication, here) = (&server.replication, Here { osts: &server.osts, first: 0 });
-    let row = |index, ost| Chain {
+/// A row of which one member only is left.
+fn row_of_one(index: u16, ost: u16) -> Chain {
+    Chain {
         id: ChainId { copies: 2, index },
         version: 1,
         members: vec![Member { ost, state: MemberState::Serving }],
         founders: vec![ost],
         intact_since: 1,
-    };
-    let (works, failed) = (row(0, 0), row(1, 1));
+    }
+}
+
+#[test]
+fn a_chain_does_not_wait_for_an_ost_that_is_no_member_of_it() {
+    let server = Server::with(2);
+    let (replication, here) = (&server.replication, Here { osts: &server.osts, first: 0 });
+    let (works, failed) = (row_of_one(0, 0), row_of_one(1, 1));
     server.disks[1].fail(Fault::new(DiskOperation::Sync, "", Errno::EIO.0, 1));
     for ost in 0..2 {
         let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
@@ -130,4 +137,38 @@ fn a_chain_does_not_wait_for_an_ost_that_is_no_member_of_it() {
     assert_eq!(server.osts.committed(), 0, "the other one has what is not on stable storage");
     assert_eq!(committed(&[&works, &failed]), [(0, Ok(())), (1, Err(Errno::EIO))]);
     assert_eq!(server.osts.committed(), 0);
+}
+
+#[test]
+fn a_chain_does_not_wait_for_changes_of_another_one() {
+    host::simulate(Some(Rc::new(Still)));
+    let server = Server::with(2);
+    let (replication, here) = (&server.replication, Here { osts: &server.osts, first: 0 });
+    let [waits, goes_on] = [0, 1].map(|index| {
+        let row = row_of_one(index, index);
+        replication.adopt(here, &row);
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        let (number, _) = replication.rows.begin(chain, here.osts.next_change()).unwrap();
+        (chain.target, number)
+    });
+    let end = |(target, number): (u16, u64)| replication.rows.end(target, &[number], true, &(0..2));
+    let unstable = || -> Vec<u16> {
+        replication.rows.unstable().into_iter().map(|(target, _)| target).collect()
+    };
+    end(goes_on);
+    // The disk of the first one stands still.
+    let mut all = pin!(replication.settle_once(here));
+    assert!(block_on(poll_once(all.as_mut())).is_none());
+    assert_eq!(unstable(), [waits.0]);
+    let (number, _) = {
+        let chain = ChainVersion { target: goes_on.0, version: 1 };
+        replication.rows.begin(chain, here.osts.next_change()).unwrap()
+    };
+    end((goes_on.0, number));
+    block_on(replication.settle_if_due(here));
+    assert_eq!(unstable(), [waits.0], "the round leaves the first one to who has its turn");
+    end(waits);
+    block_on(all).unwrap();
+    assert!(unstable().is_empty());
+    host::simulate(None);
 }
