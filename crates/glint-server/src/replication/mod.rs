@@ -22,6 +22,7 @@
 //! Replication, van Renesse and Schneider 2004, with a star in the place of the chain; the states
 //! of members are those of 3FS.)
 
+mod at_work;
 mod copy;
 mod execute;
 mod heal;
@@ -34,6 +35,7 @@ mod takeover;
 mod touched;
 
 use crate::records::{Records, RecordsError, ServerLog};
+use at_work::AtWork;
 use glint_net::host;
 use glint_ost::OstSet;
 use glint_ost::disk::Disk;
@@ -113,8 +115,11 @@ pub(crate) struct Replication {
     /// Changes that absent members lack, by chain and member.
     pending: TouchedLog,
     healing: HealControl,
+    at_work: AtWork,
     peers: Mutex<Option<Arc<dyn Peers>>>,
     settled: stable::LastSettled,
+    /// Held by the pass that shortens the logs.
+    shrinking: futures_util::lock::Mutex<()>,
     /// When the MDS was asked last, of what it has answered; `None` if it is in this process.
     heard: Option<Mutex<Option<Instant>>>,
 }
@@ -189,8 +194,10 @@ impl Replication {
             unsealed: Unsealed::default(),
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
             healing: HealControl::new(heal_bandwidth),
+            at_work: AtWork::default(),
             peers: Mutex::default(),
             settled: Default::default(),
+            shrinking: Default::default(),
             heard: leased.then(Mutex::default),
         })
     }
@@ -454,8 +461,8 @@ impl Replication {
         }
     }
 
-    /// Looks after the chains of this server: once, every [`TENDING`]. Returns whether there is
-    /// more to do at once.
+    /// Looks after the chains of this server: once, every [`TENDING`], also while an earlier look waits
+    /// for some of them. Returns whether there is more to do at once.
     pub(crate) async fn tend<D: Disk>(&self, here: Here<'_, D>) -> bool {
         if self.is_empty() {
             return false;
@@ -463,6 +470,7 @@ impl Replication {
         self.settle_if_due(here).await;
         self.forget_unsealed(here);
         let is_more = self.heal(here).await;
+        let Some(_shrinking) = self.shrinking.try_lock() else { return is_more };
         let shrunk = self.recent.shrink().await.and(self.pending.shrink().await);
         if let Err(errno) = shrunk {
             tracing::error!(%errno, "could not shorten the log of changed objects; it is tried again");

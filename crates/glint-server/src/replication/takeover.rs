@@ -1,8 +1,11 @@
 //! The first thing that a head does: it finds what is in doubt.
 //!
-//! Invariant: a version is active, at any member, only when all that members were asked to do by an
-//! older one, and may differ between those that are written, is in doubt at each of them
-//! ([`doubts`]). That is a list: no data is read or given before calls go on.
+//! Invariants:
+//! - A version is active, at any member, only when all that members were asked to do by an older one,
+//!   and may differ between those that are written, is in doubt at each of them ([`doubts`]). That is a
+//!   list: no data is read or given before calls go on.
+//! - A chain of which something is executed by an older row, for as long as a disk needs, keeps no other
+//!   chain from being taken over whose head is on another disk ([`at_work`](super::at_work)).
 
 mod decide;
 pub(super) mod doubts;
@@ -11,41 +14,54 @@ pub(super) mod unsealed;
 
 use super::rows::Told;
 use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};
-use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
 use glint_proto::{Errno, FsResult, ObjectId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Chains that are taken over at once.
+/// Chains of one head that are taken over at once.
 const AT_ONCE: usize = 16;
 
 impl Replication {
     /// Takes over the chains whose head is here and that are not active: once, every
-    /// [`TENDING`](super::TENDING).
+    /// [`TENDING`](super::TENDING), also while an earlier look waits for some of them.
     pub(crate) async fn take_over<D: Disk>(&self, here: Here<'_, D>) {
-        let all = futures_util::stream::iter(self.rows.all());
+        let rows = self.rows.all();
+        let chains = rows.iter().filter_map(|(row, _)| {
+            let head = row.head().filter(|head| here.index(*head).is_some())?;
+            Some((row.id.target(), head))
+        });
+        let chains: Vec<(u16, u16)> = chains.collect();
+        let work = async |target: u16| {
+            self.take_over_chain(here, target).await;
+            false
+        };
         // Calls wait for it, and each waits mostly for others.
-        all.for_each_concurrent(AT_ONCE, async |(row, is_active)| {
-            if !here.is_head_of(&row) {
-                return;
+        self.at_work.takeover.pass(&chains, AT_ONCE, work).await;
+    }
+
+    async fn take_over_chain<D: Disk>(&self, here: Here<'_, D>, target: u16) {
+        let Ok(entered) = self.rows.enter_newest(target) else { return };
+        let (row, is_active) = (entered.row.clone(), entered.is_active);
+        // It waits until nothing is executed by older rows, and there may be a newer one meanwhile.
+        drop(entered);
+        if !here.is_head_of(&row) {
+            return;
+        }
+        let chain = ChainVersion { target, version: row.version };
+        let taken = async {
+            match is_active {
+                true => self.tell_active(here, &row, None).await,
+                false => self.take_over_one(here, &row).await,
             }
-            let chain = ChainVersion { target: row.id.target(), version: row.version };
-            let taken = async {
-                match is_active {
-                    true => self.tell_active(here, &row, None).await,
-                    false => self.take_over_one(here, &row).await,
-                }
-            };
-            if let Err(errno) = self.unless_newer(chain, taken).await
-                && errno != Errno::EREMCHG
-            {
-                let chain = row.id;
-                tracing::warn!(%chain, %errno, "could not take over a chain; it is tried again");
-            }
-        })
-        .await;
+        };
+        if let Err(errno) = self.unless_newer(chain, taken).await
+            && errno != Errno::EREMCHG
+        {
+            let chain = row.id;
+            tracing::warn!(%chain, %errno, "could not take over a chain; it is tried again");
+        }
     }
 
     /// Takes a head here out of its chain whose log cannot be written, if a member elsewhere can go on:

@@ -7,6 +7,9 @@
 //! - An entry is forgotten only when what it names is on stable storage at the member, and unless it
 //!   was noted again since it was listed: the member may be lost meanwhile, and miss more.
 //! - A member that serves has the index of what others lack, as the head has it.
+//! - A chain that cannot be healed on, because a disk stands still or a server does not answer, keeps
+//!   no other chain whose head is on another disk: each is healed, and brought to stable storage, apart
+//!   ([`at_work`](super::at_work)).
 //! - A member that lacks more than the index holds is given all objects of the chain, which the MDS
 //!   lists page by page, in their order: what it lacks among those that it was given is in the index
 //!   as ever.
@@ -38,7 +41,7 @@ use std::time::Duration;
 const BATCH: usize = 64;
 /// Objects that are copied at once: a small one is a few requests, one after the other.
 const AT_ONCE: usize = 8;
-/// Chains that are healed at once.
+/// Chains of one head that are healed at once.
 const CHAINS_AT_ONCE: usize = 8;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -60,21 +63,27 @@ impl Replication {
         }
         let mut rows = self.rows.all();
         rows.sort_by_key(|(row, _)| Reverse(row.version));
-        let healed = stream::iter(rows).map(async |(row, is_active)| match is_active {
-            true => self.heal_chain(here, &row).await,
-            false => false,
+        let chains = rows.iter().filter_map(|(row, is_active)| {
+            let head = row.head().filter(|head| *is_active && here.index(*head).is_some())?;
+            Some((row.id.target(), head))
         });
+        let chains: Vec<(u16, u16)> = chains.collect();
+        let work = async |target: u16| self.heal_chain(here, target).await;
         // A chain in which little is left waits mostly for others.
-        healed.buffer_unordered(CHAINS_AT_ONCE).fold(false, async |all, more| all | more).await
+        self.at_work.heal.pass(&chains, CHAINS_AT_ONCE, work).await
     }
 
     /// Heals some more of a chain if its head is here. Returns whether there is more to do.
-    async fn heal_chain<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> bool {
-        let head = row.head().filter(|head| here.index(*head).is_some());
+    async fn heal_chain<D: Disk>(&self, here: Here<'_, D>, target: u16) -> bool {
+        let Ok(entered) = self.rows.enter_newest(target) else { return false };
+        let (row, is_active) = (entered.row.clone(), entered.is_active);
+        // Nothing is executed by it while this waits.
+        drop(entered);
+        let head = row.head().filter(|head| is_active && here.index(*head).is_some());
         let syncing = row.members.iter().find(|m| m.state == MemberState::Syncing);
         let (Some(head), Some(member)) = (head, syncing) else { return false };
-        let chain = ChainVersion { target: row.id.target(), version: row.version };
-        let healed = self.heal_some(here, (head, row), member.ost);
+        let chain = ChainVersion { target, version: row.version };
+        let healed = self.heal_some(here, (head, &row), member.ost);
         match self.unless_newer(chain, healed).await {
             Ok(more) => more,
             // The next look finds the new row, or a way to the others.

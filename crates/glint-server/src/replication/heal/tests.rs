@@ -2,10 +2,11 @@
 
 use crate::replication::tests::World;
 use crate::replication::touched::UNNUMBERED;
-use futures_lite::future::block_on;
-use glint_proto::chain::{Chain, ChainVersion, MemberState, Touched};
+use futures_lite::future::{block_on, poll_once};
+use glint_proto::chain::{Chain, ChainId, ChainVersion, MemberState, Touched};
 use glint_proto::limits::BODY_BYTES_MAX;
 use glint_proto::{Ino, ObjectId, message};
+use std::pin::pin;
 
 const SERVING: MemberState = MemberState::Serving;
 const SYNCING: MemberState = MemberState::Syncing;
@@ -149,4 +150,39 @@ fn removed_objects_are_not_pending_any_more() {
     assert_eq!(head.pending.list((chain.target, 1)), [touched(1000)]);
     head.are_removed(std::iter::once(touched(1000).object));
     assert!(head.pending(world.here(0)).is_empty());
+}
+
+#[test]
+fn a_chain_whose_head_cannot_go_on_keeps_no_other_from_being_healed() {
+    let world = World::new(&[SERVING, SYNCING]);
+    let (head, here) = (world.server(0), world.here(0));
+    let first = world.row();
+    let second = Chain { id: ChainId { index: first.id.index + 1, ..first.id }, ..first.clone() };
+    (0..2).for_each(|ost| world.server(ost).adopt(world.here(ost), &second));
+    let chains = [&first, &second].map(|row| ChainVersion { target: row.id.target(), version: 1 });
+    for (chain, ino) in chains.into_iter().zip(1..) {
+        head.rows.activate_own(chain, 0);
+        world.write(0, touched(ino).object, 0, b"data");
+        block_on(head.pending.touch((chain.target, 1), touched(ino), UNNUMBERED)).unwrap();
+    }
+    let is_healed = |at: usize| head.pending.is_empty((chains[at].target, 1));
+    // It stands for a disk that stands still.
+    let turn = block_on(head.turn(touched(1).object, 0, u64::MAX));
+    let mut waits = pin!(head.heal(here));
+    for _ in 0..20 {
+        assert!(block_on(poll_once(waits.as_mut())).is_none());
+    }
+    assert_eq!([is_healed(0), is_healed(1)], [false, true], "of the same pass");
+    let more = Touched::whole(touched(3).object);
+    world.write(0, more.object, 0, b"more");
+    block_on(head.pending.touch((chains[1].target, 1), more, UNNUMBERED)).unwrap();
+    // The next passes begin beside it.
+    while !is_healed(1) {
+        assert!(block_on(head.heal(here)));
+    }
+    assert_eq!(world.read(1, more.object, 0, 9), b"more");
+    assert!(!is_healed(0));
+    drop(turn);
+    assert!(block_on(waits));
+    assert!(is_healed(0));
 }

@@ -4,18 +4,19 @@
 //! Invariants:
 //! - It is on stable storage at all members that are written, and what absent ones lack of it is so in
 //!   the index, before it is called decided.
+//! - A chain whose head cannot read its own keeps no other chain in doubt whose head is on another disk
+//!   ([`at_work`](crate::replication::at_work)).
 //! - Who waits for that waits no longer for the head's disk than until there is a row without the head.
 
 use super::doubts::{Takeover, Undecided, Wanted};
 use crate::replication::copy::CopyError;
 use crate::replication::touched::UNNUMBERED;
 use crate::replication::{Here, PATIENCE, Replication, within};
-use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
 use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
 
-/// Chains, and objects of each, that are decided at once.
+/// Chains of one head, and objects of each, that are decided at once.
 const CHAINS_AT_ONCE: usize = 8;
 const OBJECTS_AT_ONCE: usize = 8;
 /// Data of an object that is decided together while nobody waits for it.
@@ -107,24 +108,31 @@ impl Replication {
     /// Decides some more of each chain whose head is here: once, every [`TENDING`](crate::replication::TENDING).
     /// Returns whether there is more to do at once.
     pub(crate) async fn decide_some<D: Disk>(&self, here: Here<'_, D>) -> bool {
-        let decided = futures_util::stream::iter(self.doubts.chains()).map(async |target| {
-            let Ok(entered) = self.rows.enter_newest(target) else { return false };
-            let (row, is_active) = (entered.row.clone(), entered.is_active);
-            drop(entered);
-            if !here.is_head_of(&row) || !is_active {
-                return false;
-            }
-            match self.decide_some_of(here, &row).await {
-                Ok(is_more) => is_more,
-                Err(Errno::EREMCHG) => false,
-                Err(errno) => {
-                    let chain = row.id;
-                    tracing::warn!(%chain, %errno, "could not make copies equal; it is tried again");
-                    false
-                }
-            }
+        let chains = self.doubts.chains().into_iter().filter_map(|target| {
+            let head = self.rows.get(target)?.head().filter(|head| here.index(*head).is_some())?;
+            Some((target, head))
         });
-        decided.buffer_unordered(CHAINS_AT_ONCE).fold(false, async |all, more| all | more).await
+        let chains: Vec<(u16, u16)> = chains.collect();
+        let work = async |target: u16| self.decide_some_of_chain(here, target).await;
+        self.at_work.doubts.pass(&chains, CHAINS_AT_ONCE, work).await
+    }
+
+    async fn decide_some_of_chain<D: Disk>(&self, here: Here<'_, D>, target: u16) -> bool {
+        let Ok(entered) = self.rows.enter_newest(target) else { return false };
+        let (row, is_active) = (entered.row.clone(), entered.is_active);
+        drop(entered);
+        if !here.is_head_of(&row) || !is_active {
+            return false;
+        }
+        match self.decide_some_of(here, &row).await {
+            Ok(is_more) => is_more,
+            Err(Errno::EREMCHG) => false,
+            Err(errno) => {
+                let chain = row.id;
+                tracing::warn!(%chain, %errno, "could not make copies equal; it is tried again");
+                false
+            }
+        }
     }
 
     async fn decide_some_of<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<bool> {

@@ -5,9 +5,10 @@ use crate::replication::copy::PIECE;
 use crate::replication::takeover::doubts::Wanted;
 use crate::replication::tests::World;
 use crate::replication::touched::{UNNUMBERED, unsealed};
-use futures_lite::future::block_on;
-use glint_proto::chain::{Destination, MemberState, Touched};
+use futures_lite::future::{block_on, poll_once};
+use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, MemberState, Touched};
 use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
+use std::pin::pin;
 use std::sync::Arc;
 
 const SERVING: MemberState = MemberState::Serving;
@@ -429,4 +430,27 @@ fn of_many_objects_that_were_found_those_of_the_chain_are_noted_page_by_page() {
     let noted = server.recent.list((world.version().target, 0));
     let wanted = (500..2500).filter(|ino| ino % 6 == 0).map(|ino| Touched::whole(of(ino)));
     assert_eq!(noted, wanted.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_chain_in_which_an_older_row_is_in_use_keeps_no_other_from_being_taken_over() {
+    let world = World::new(&[SERVING; 2]);
+    let (head, here) = (world.server(0), world.here(0));
+    let row = world.row();
+    let other = Chain { id: ChainId { index: row.id.index + 1, ..row.id }, ..row };
+    // A read that its disk does not answer.
+    let read = head.rows.enter(world.version()).unwrap();
+    let chain = world.next_row(|_| {});
+    let mut waits = pin!(head.take_over(here));
+    for _ in 0..9 {
+        assert!(block_on(poll_once(waits.as_mut())).is_none());
+    }
+    (0..2).for_each(|ost| world.server(ost).adopt(world.here(ost), &other));
+    block_on(head.take_over(here));
+    let is_active = |chain: ChainVersion| head.rows.enter(chain).unwrap().is_active;
+    let other = ChainVersion { target: other.id.target(), version: other.version };
+    assert_eq!([is_active(chain), is_active(other)], [false, true]);
+    drop(read);
+    block_on(waits);
+    assert!(is_active(chain));
 }
