@@ -3,11 +3,15 @@
 //! Invariant: whoever runs a server runs all of its rounds ([`MdsServer::rounds`],
 //! [`Oss::rounds`]), each apart from the others, because one that waits for a disk or another
 //! server must not hold up the next. So a process (a thread for each) and the simulation (a task
-//! for each) look after a server in the same way.
+//! for each) look after a server in the same way. Of a round that works at chains a pass that waits
+//! does not hold up the next one either: each leaves to the others what they are at
+//! (`replication/at_work.rs`).
 
 use crate::mds_server::MdsServer;
 use crate::oss::Oss;
 use crate::replication::{KEEPING, TENDING};
+use futures_lite::future::or;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_kv::Kv;
 use glint_ost::disk::Disk;
 use std::pin::Pin;
@@ -28,6 +32,8 @@ pub struct Round<S> {
     pub gives_way: bool,
     /// The round asks other servers.
     pub asks: bool,
+    /// A pass that takes longer than the pause goes on beside the next one.
+    overlaps: bool,
     pause: Duration,
     work: for<'a> fn(&'a S, Duration) -> Work<'a>,
 }
@@ -38,22 +44,55 @@ impl<S> Round<S> {
         name: &'static str,
         work: for<'a> fn(&'a S, Duration) -> Work<'a>,
     ) -> Round<S> {
-        Round { name, gives_way: false, asks: false, pause, work }
+        Round { name, gives_way: false, asks: false, overlaps: false, pause, work }
     }
 
-    /// Does it until a `pause` says that the server stops. Objects that are left alone for `idle`
-    /// are sealed.
+    /// A round that works at chains, each apart from the others.
+    fn of_chains(name: &'static str, work: for<'a> fn(&'a S, Duration) -> Work<'a>) -> Round<S> {
+        Round { asks: true, overlaps: true, ..Round::every(TENDING, name, work) }
+    }
+
+    /// Does it until a `pause` says that the server stops; passes that wait then, of a round in which
+    /// they overlap, end there. Objects that are left alone for `idle` are sealed.
     pub async fn keep(
         &self,
         server: &S,
         idle: impl Fn() -> Duration,
         pause: impl AsyncFn(Duration) -> bool,
     ) {
+        let mut passes = FuturesUnordered::new();
         let mut is_more = false;
-        while pause(if is_more { Duration::ZERO } else { self.pause }).await {
-            is_more = (self.work)(server, idle()).await;
+        loop {
+            let length = if is_more { Duration::ZERO } else { self.pause };
+            let paused = async { Some(pause(length).await) };
+            let more = async {
+                until_more(&mut passes).await;
+                None
+            };
+            let next = or(paused, more).await;
+            match next {
+                Some(true) if self.overlaps => {
+                    passes.push((self.work)(server, idle()));
+                    is_more = false;
+                }
+                Some(true) => is_more = (self.work)(server, idle()).await,
+                Some(false) => return,
+                // The server may stop.
+                None => is_more = true,
+            }
         }
     }
+}
+
+/// Waits until one of these passes has ended and there is more to do at once.
+async fn until_more(passes: &mut FuturesUnordered<Work<'_>>) {
+    while let Some(is_more) = passes.next().await {
+        if is_more {
+            return;
+        }
+    }
+    // None is under way, and the next one begins after the pause.
+    std::future::pending().await
 }
 
 /// Work of one round that leaves nothing to do at once.
@@ -99,18 +138,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "warm start", |server, _| once(server.warm_some()))
             },
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "takeover", |server, _| once(server.take_over()))
-            },
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "doubts", |server, _| Box::pin(server.decide_some()))
-            },
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "chains", |server, _| Box::pin(server.tend_chains()))
-            },
+            Round::of_chains("takeover", |server, _| once(server.take_over())),
+            Round::of_chains("doubts", |server, _| Box::pin(server.decide_some())),
+            Round::of_chains("chains", |server, _| Box::pin(server.tend_chains())),
             Round {
                 asks: true,
                 ..Round::every(HOUSEKEEPING, "filling", |server, _| {
@@ -154,18 +184,9 @@ impl<D: Disk> Oss<D> {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "warm start", |oss, _| once(async { oss.warm_some() }))
             },
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "takeover", |oss, _| once(oss.take_over()))
-            },
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "doubts", |oss, _| Box::pin(oss.decide_some()))
-            },
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "chains", |oss, _| Box::pin(oss.tend_chains()))
-            },
+            Round::of_chains("takeover", |oss, _| once(oss.take_over())),
+            Round::of_chains("doubts", |oss, _| Box::pin(oss.decide_some())),
+            Round::of_chains("chains", |oss, _| Box::pin(oss.tend_chains())),
             Round {
                 asks: true,
                 ..Round::every(KEEPING, "session", |oss, _| once(oss.replication().keep_session()))
@@ -176,5 +197,50 @@ impl<D: Disk> Oss<D> {
             },
             Round::every(self.commit_interval(), "settling", |oss, idle| once(oss.settle(idle))),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, yield_now};
+    use std::cell::Cell;
+
+    /// Passes that began, and those that ended.
+    #[derive(Default)]
+    struct Passes {
+        begun: Cell<usize>,
+        ended: Cell<usize>,
+    }
+
+    /// The first pass does not end.
+    async fn pass(passes: &Passes) -> bool {
+        passes.begun.set(passes.begun.get() + 1);
+        if passes.begun.get() == 1 {
+            std::future::pending::<()>().await;
+        }
+        passes.ended.set(passes.ended.get() + 1);
+        passes.ended.get() == 2
+    }
+
+    #[test]
+    fn a_pass_that_waits_does_not_hold_up_the_next_ones_nor_the_end() {
+        let round = Round::<Passes>::of_chains("test", |passes, _| Box::pin(pass(passes)));
+        let (passes, pauses) = (Passes::default(), Cell::new(Vec::new()));
+        let pause = async |length: Duration| {
+            let mut all = pauses.take();
+            all.push(length);
+            let goes_on = all.len() < 5;
+            pauses.set(all);
+            // Passes go on meanwhile.
+            for _ in 0..9 {
+                yield_now().await;
+            }
+            goes_on
+        };
+        block_on(round.keep(&passes, || Duration::ZERO, pause));
+        assert_eq!((passes.begun.get(), passes.ended.get()), (3, 2));
+        let lengths = [TENDING, TENDING, TENDING, TENDING, Duration::ZERO];
+        assert_eq!(pauses.take(), lengths, "there was more to do after the second one that ended");
     }
 }
