@@ -1,5 +1,7 @@
 //! Cost of requests to a server and its network: counted, or sent by hand.
 
+mod failed_disk;
+
 use crate::fuzz::at;
 use crate::scenario::mount;
 use crate::workload::{Fs, make};

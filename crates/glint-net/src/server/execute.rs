@@ -5,8 +5,8 @@
 //! - What waits for a lock waits no longer than its connection lasts, and of a session no more than
 //!   [`WAITING_PER_SESSION_MAX`].
 //! - A request is what its body says: a header that says something else ends the connection.
-//! - What failed because the server's own disk has is not answered: the server ends, and the client
-//!   sends it to the next one, as if this one had been killed before.
+//! - What failed because the server's own disk has is not answered while the server is about to end
+//!   ([`commits`](super::commits)).
 
 use crate::server::access::subtree::{self, Admission, Admission::Execute};
 use crate::server::connection::ServedConnection;
@@ -14,7 +14,6 @@ use crate::server::refusals::{
     check_slot, check_target, failed_with_disk, metadata_failed, metadata_unexecuted, not_admitted,
     refused,
 };
-use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
@@ -112,7 +111,7 @@ impl<S: Service> Worker<S> {
             Request::Ping { commit, hurry } => self.ping(&received, commit, hurry).await?,
             Request::Bye => {
                 let session = received.session()?;
-                match self.commit().await? {
+                match self.commit(&connection).await? {
                     Ok(()) => {
                         self.service.goodbye(session).await;
                         self.pong()
@@ -169,7 +168,7 @@ impl<S: Service> Worker<S> {
             Request::ReadObjects(reads) => self.read_objects(&received, &reads, &mut bulk).await?,
         };
         if !is_forward && failed_with_disk(&reply) && self.service.has_failed() {
-            return Err(NetError::Closed);
+            Box::pin(self.until_it_goes_on(&connection)).await?;
         }
         let committed = match reply {
             Reply::Mds { .. } => self.service.last_committed().mds,
@@ -262,43 +261,6 @@ impl<S: Service> Worker<S> {
         }
         connection.admit_peer()?;
         Ok(Reply::Oss(self.service.execute_oss(connection.peer.name.as_deref(), request).await))
-    }
-
-    /// Hears that a client lives, and commits if it wants that: before the answer, or soon.
-    async fn ping(
-        self: &Rc<Self>,
-        received: &Received<'_, S>,
-        commit: bool,
-        hurry: bool,
-    ) -> Result<Reply, NetError> {
-        self.service.renew_lease(received.session()?);
-        // Alone, the spare would wait for the disk.
-        let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
-        if hurry && !alone && !self.hurrying.replace(true) {
-            let worker = self.clone();
-            host::spawn(async move {
-                // A ping that waits for the commit hears of the failure.
-                let _ = worker.service.commit().await;
-                worker.hurrying.set(false);
-            });
-        }
-        match commit {
-            true => Ok(self.commit().await?.map_or_else(Reply::Failed, |()| self.pong())),
-            false => Ok(self.pong()),
-        }
-    }
-
-    /// Commits. What fails now and may work the next time is the client's to try again; after a
-    /// failure for good the next run of this server is asked.
-    async fn commit(&self) -> Result<FsResult<()>, NetError> {
-        match self.service.commit().await {
-            Err(_) if self.service.has_failed() => Err(NetError::Closed),
-            done => Ok(done),
-        }
-    }
-
-    fn pong(&self) -> Reply {
-        Reply::Pong(self.service.last_committed())
     }
 
     /// Has a connection carry recalls from now on.

@@ -2,6 +2,7 @@
 //! executes requests.
 
 pub(crate) mod access;
+pub(crate) mod commits;
 pub(crate) mod connection;
 pub(crate) mod connection_limits;
 pub(crate) mod execute;

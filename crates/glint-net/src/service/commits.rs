@@ -14,7 +14,8 @@ pub trait CommitService {
     /// The last transactions on stable storage.
     fn last_committed(&self) -> Committed;
 
-    /// True when nothing reaches stable storage any more, so that the server is about to end.
+    /// True when nothing reaches stable storage any more, so that the server is about to end; unless it
+    /// is false again before anybody has seen to that.
     fn has_failed(&self) -> bool;
 
     /// Transactions that survived of the run with this boot verifier; `None` if it is too long ago.
