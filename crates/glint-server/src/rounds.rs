@@ -92,7 +92,7 @@ async fn until_more(passes: &mut FuturesUnordered<Work<'_>>) {
         }
     }
     // None is under way, and the next one begins after the pause.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Work of one round that leaves nothing to do at once.
