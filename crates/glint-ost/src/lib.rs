@@ -14,6 +14,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod ost_set;
+mod search;
 mod service;
 mod space;
 mod store;
@@ -29,5 +30,4 @@ pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};
 pub use store::passing::{ObjectCache, PassedBytes};
 pub use store::scrub::{Damage, ScrubReport, ScrubStep};
-pub use store::sealer::unsealed_copies;
 pub use warming::{WarmedObjects, Warming};

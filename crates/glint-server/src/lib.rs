@@ -37,7 +37,7 @@ pub use rates::{Rates, Totals};
 pub use records::{
     HotPart, LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError,
 };
-pub use replication::{StoppedLogs, note_missing};
+pub use replication::{StoppedLogs, awaited_searches, note_missing};
 pub use rounds::Round;
 pub use settings::{Drawn, Settings};
 pub use start::start_osts;

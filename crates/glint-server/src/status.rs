@@ -39,6 +39,7 @@ pub(crate) fn osts<D: Disk>(
             "free_bytes": space.free,
             "available_bytes": space.available,
             "passed_through": passed(through),
+            "searching": osts.awaits_search(index),
             "warm_start": warm_start_row(warm, "objects"),
             "scrub": scrub_row(
                 &scrub,

@@ -3,7 +3,6 @@
 use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile, LocalDisk};
 use crate::store::object::ReadMode;
-use crate::unsealed_copies;
 use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest, clock};
@@ -314,18 +313,14 @@ fn copies_that_were_changed_since_they_were_sealed_are_found_after_any_loss_of_p
         for object in all {
             store.write(object, 0, &[1; 300], None, false).unwrap();
         }
-        let stores = [store];
-        assert_eq!(unsealed_copies(&stores).unwrap(), [&all[..3]], "{seed}");
-        let [store] = stores;
+        assert_eq!(store.unsealed_copies().unwrap(), all[..3], "{seed}");
         store.settle(Duration::ZERO, None).unwrap();
         store.sync_all().unwrap();
-        let stores = [store];
-        assert_eq!(unsealed_copies(&stores).unwrap(), [[]; 1]);
-        let [store] = stores;
+        assert_eq!(store.unsealed_copies().unwrap(), []);
         store.write(all[1], 0, &[2; 10], None, false).unwrap();
         store.write(all[2], 300, &[3; 10], None, false).unwrap();
         disk.lose_power(&mut dice(seed));
-        let found = unsealed_copies(&[self::store(&disk)]).unwrap().remove(0);
+        let found = self::store(&disk).unsealed_copies().unwrap();
         let store = self::store(&disk);
         for object in &all[..3] {
             let is_as_sealed = read_of(&store, *object).unwrap() == [1; 300];

@@ -214,17 +214,17 @@ impl<D: Disk> ObjectStore<D> {
         if self.failure.get().is_some() { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
+    /// Nothing is durable any more. The first reason is the cause.
+    pub(crate) fn fails(&self, reason: String) {
+        tracing::error!("{reason}");
+        let _ = self.failure.set(reason);
+    }
+
     /// The result of bringing `what` to stable storage; an error is one for good.
     fn flushed<T>(&self, what: &str, result: rustix::io::Result<T>) -> io::Result<T> {
         result.map_err(|errno| {
-            let reason = format!(
-                "bringing {what} in {} to stable storage: {}",
-                self.path.display(),
-                io::Error::from(errno)
-            );
-            tracing::error!("{reason}");
-            // The first one is the cause.
-            let _ = self.failure.set(reason);
+            let (path, error) = (self.path.display(), io::Error::from(errno));
+            self.fails(format!("bringing {what} in {path} to stable storage: {error}"));
             Errno::IO.into()
         })
     }

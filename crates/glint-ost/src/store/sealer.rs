@@ -3,12 +3,12 @@
 //!
 //! Invariant: an object that has its checksums on the disk has no change there that came after them,
 //! whatever a loss of power leaves of the rest ([`ObjectFile::change`]). So those without are all that
-//! can have changed since.
+//! can have changed since, and after a loss of power they are looked for ([`crate::search`]).
 
 use crate::disk::{Disk, DiskFile, DiskResult};
 use crate::store::checksum::Sums;
 use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile, is_unchanged};
-use crate::store::object_store::{DIRECTORIES, ObjectStore, directory_name, parse_name, path_of};
+use crate::store::object_store::{ObjectStore, path_of};
 use glint_proto::{ObjectId, clock};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -44,6 +44,8 @@ struct Quiet<F: DiskFile> {
 #[derive(Default)]
 pub(crate) struct Sealer {
     dirty: AtomicBool,
+    /// No object is sealed, and all that are queued wait.
+    is_held: AtomicBool,
     queue: Mutex<SealQueue>,
 }
 
@@ -108,6 +110,16 @@ impl Sealer {
         }
     }
 
+    /// Has no object sealed, or has them sealed again.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Release);
+    }
+
+    /// Whether no object is sealed.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
     /// An object changes; with the number of the change if it is the first one since the object was
     /// sealed or opened.
     pub(crate) fn note(&self, object: ObjectId, first: Option<u64>) {
@@ -153,7 +165,7 @@ impl<D: Disk> ObjectStore<D> {
         let begun = clock::now();
         loop {
             let mut quiet: Vec<Quiet<D::File>> = Vec::new();
-            while quiet.len() < batch && failed.len() < BATCH_MAX {
+            while !self.sealer.is_held() && quiet.len() < batch && failed.len() < BATCH_MAX {
                 let next = self.sealer.queue.lock().next(idle, noted);
                 let Some(entry) = next else { break };
                 let file = match self.file(entry.object, None) {
@@ -234,19 +246,6 @@ impl<D: Disk> ObjectStore<D> {
         self.settle(Duration::ZERO, None)
     }
 
-    /// See [`unsealed_copies`].
-    fn unsealed_copies(&self) -> io::Result<Vec<ObjectId>> {
-        let mut found = Vec::new();
-        for shard in 0..DIRECTORIES {
-            let names = self.disk.names(&directory_name(shard))?;
-            let objects = names.iter().filter_map(|name| name.to_str().and_then(parse_name));
-            found.extend(objects.filter(|object| object.is_of_chain() && !self.is_sealed(*object)));
-        }
-        // Who asks notes them on stable storage.
-        found.iter().for_each(|object| self.sealer.note(*object, Some(0)));
-        Ok(found)
-    }
-
     /// Whether an object is known to be as its checksums are, or gone.
     pub fn is_sealed(&self, object: ObjectId) -> bool {
         let look = || -> DiskResult<bool> {
@@ -261,20 +260,4 @@ impl<D: Disk> ObjectStore<D> {
             Err(errno) => errno == rustix::io::Errno::NOENT,
         }
     }
-}
-
-/// Objects with copies, of each store, that have no checksums on the disk or none that this version
-/// reads: all that were changed since they were sealed, also if nobody remembers that; but times that
-/// were set keep them. They are sealed once they are left alone. Where disks make one wait, nobody waits
-/// for that of another store.
-pub fn unsealed_copies<D: Disk>(stores: &[ObjectStore<D>]) -> io::Result<Vec<Vec<ObjectId>>> {
-    if !D::WAITS {
-        return stores.iter().map(ObjectStore::unsealed_copies).collect();
-    }
-    std::thread::scope(|scope| {
-        let look = |store| scope.spawn(move || ObjectStore::unsealed_copies(store));
-        let looks: Vec<_> = stores.iter().map(look).collect();
-        let ended = |_| io::Error::other("the thread that looks for objects has ended");
-        looks.into_iter().map(|look| look.join().map_err(ended)?).collect()
-    })
 }

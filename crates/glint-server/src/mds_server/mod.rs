@@ -176,8 +176,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.replication.set_peers(None);
     }
 
-    /// Takes over chains that have got their head here.
+    /// Takes over chains that have got their head here, once what may differ in them was found.
     pub(crate) async fn take_over(&self) {
+        self.replication.search(&self.osts).await;
         self.replication.take_over(self.here()).await;
     }
 

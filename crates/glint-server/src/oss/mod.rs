@@ -144,8 +144,9 @@ impl<D: Disk> Oss<D> {
         !self.replication.is_empty()
     }
 
-    /// Takes over chains that have got their head here.
+    /// Takes over chains that have got their head here, once what may differ in them was found.
     pub(crate) async fn take_over(&self) {
+        self.replication.search(&self.osts).await;
         if self.joined.get().is_some() {
             self.replication.take_over(self.here().await).await;
         }

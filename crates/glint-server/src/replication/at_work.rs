@@ -21,6 +21,8 @@ pub(super) struct AtWork {
     pub(super) takeover: ChainsAtWork,
     pub(super) doubts: ChainsAtWork,
     pub(super) heal: ChainsAtWork,
+    /// OSTs here that are being searched, in the place of chains and heads.
+    pub(super) searches: ChainsAtWork,
 }
 
 /// Chains that one round works at, and their heads.

@@ -60,8 +60,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use takeover::doubts::{Doubts, Wanted};
 use takeover::unsealed::Unsealed;
-pub(crate) use touched::stopped::note_unsealed;
-pub use touched::stopped::{StoppedLogs, note_missing};
+pub(crate) use touched::stopped::note_searches;
+pub use touched::stopped::{StoppedLogs, awaited_searches, note_missing};
 use touched::{TouchedCount, TouchedLog, UNNUMBERED};
 
 /// A member that does not make a change in this time is taken out.

@@ -10,6 +10,7 @@
 mod decide;
 pub(super) mod doubts;
 mod lost;
+mod search;
 pub(super) mod unsealed;
 
 use super::rows::Told;

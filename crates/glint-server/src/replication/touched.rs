@@ -58,6 +58,15 @@ pub(super) fn unsealed(index: u16) -> Key {
     (UNSEALED, index)
 }
 
+/// Stands for the chains of an OST that is to be searched for such objects; beside it is its index. (The
+/// number is of no chain: none has no copies.)
+const UNSEARCHED: u16 = 1 << 15;
+
+/// Key of [`Touched::EVERYTHING`] until an OST here was searched, and what was found is noted.
+pub(super) fn unsearched(index: u16) -> Key {
+    (UNSEARCHED, index)
+}
+
 /// Records of a log before it is written anew, if most are of no more use.
 const RECORDS_MAX: usize = 1 << 14;
 

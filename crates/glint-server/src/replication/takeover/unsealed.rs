@@ -2,12 +2,14 @@
 //!
 //! A change is noted before it is made, but nobody waits until the note is on stable storage: a loss of
 //! power may leave the change and not the note. An object that was changed since it was sealed has no
-//! checksums on the disk, whatever else is lost. So a server that starts after that looks for those, and
-//! notes them without their chains ([`start_osts`](crate::start_osts)), which the MDS knows.
+//! checksums on the disk, whatever else is lost. So a server that starts after that looks for those while
+//! it serves, and notes them without their chains ([`search`](super::search)), which the MDS knows.
 //!
 //! Invariants:
 //! - A server takes over a chain after a loss of power, and says what its member may have changed, only
-//!   when all that was found there of the chain is noted as recent, whole and on stable storage.
+//!   when its OST was searched, and all that was found there of the chain is noted as recent, whole and on
+//!   stable storage. Until then both are tried again (EREMCHG), and nobody is blamed. No takeover waits
+//!   for an OST that could not be searched and is out of the chain: it comes back in another run.
 //! - What was found on an OST is forgotten when that is so for all its chains.
 //! - Who asks for it waits no longer than a member may take to answer, and goes on where it ended: no
 //!   member is blamed for what the MDS needs time for.
@@ -65,14 +67,22 @@ impl Unsealed {
 
 impl Replication {
     /// Notes as recent, on stable storage, what was found at members of a chain that are here: EREMCHG if
-    /// the MDS does not say which that are.
+    /// one is being searched, or the MDS does not say which that are.
     pub(in crate::replication) async fn name_unsealed<D: Disk>(
         &self,
         here: Here<'_, D>,
         row: &Chain,
     ) -> FsResult<()> {
         let target = row.id.target();
-        for index in row.members.iter().filter_map(|member| here.index(member.ost)) {
+        for member in &row.members {
+            let Some(index) = here.index(member.ost) else { continue };
+            if here.osts.awaits_search(index) {
+                let is_written = row.written().any(|ost| ost == member.ost);
+                match here.osts.failure(index) {
+                    Some(_) if !is_written => continue,
+                    _ => return Err(Errno::EREMCHG),
+                }
+            }
             let key = unsealed(index);
             if self.recent.is_empty(key) || self.unsealed.is_named(target, index) {
                 continue;
@@ -132,7 +142,9 @@ impl Replication {
         if !self.unsealed.knows_rows.load(Ordering::Acquire) {
             return;
         }
-        let is_left = |index: &u16| !self.recent.is_empty(unsealed(*index));
+        let is_left = |index: &u16| {
+            !self.recent.is_empty(unsealed(*index)) && !here.osts.awaits_search(*index)
+        };
         for index in (0..here.osts.count()).filter(is_left) {
             let is_member = |row: &Chain| row.state_of(here.first + index).is_some();
             let rows = self.rows.all();

@@ -5,11 +5,11 @@
 
 use super::record::{RECORD_BYTES, decode, encode};
 use super::sets::TouchedSets;
-use super::{Key, UNSEALED, unsealed};
+use super::{UNSEALED, UNSEARCHED, unsearched};
 use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// Everything that the logs of some servers name.
 #[derive(Default)]
@@ -61,26 +61,35 @@ pub fn note_missing(
     records.replace_log(ServerLog::Pending, &bytes)
 }
 
-/// Notes at a server which objects of each of its OSTs were found without checksums, beside those that
-/// were found before: they may have been sealed since, and nobody may know of their chains.
-pub(crate) fn note_unsealed(
+/// Notes at a server, if power was lost, that all of its OSTs are to be searched for objects without
+/// checksums. Returns those that are, since then or an earlier run.
+pub(crate) fn note_searches(
     logs: &(impl LogStore + ?Sized),
-    found: &[Vec<ObjectId>],
-) -> Result<(), RecordsError> {
+    osts: u16,
+    after_loss: bool,
+) -> Result<BTreeSet<u16>, RecordsError> {
     let mut bytes = logs.read_log(ServerLog::Recent)?;
     bytes.truncate(bytes.len() / RECORD_BYTES * RECORD_BYTES);
-    let before: HashSet<(Key, ObjectId)> = bytes
-        .chunks_exact(RECORD_BYTES)
-        .filter_map(|record| decode(record).map(|(key, part)| (key, part.object)))
-        .filter(|((target, _), _)| *target == UNSEALED)
-        .collect();
-    for (index, objects) in (0..).zip(found) {
-        let key = unsealed(index);
-        for object in objects.iter().filter(|object| !before.contains(&(key, **object))) {
-            bytes.extend_from_slice(&encode(key, Touched::whole(*object)));
+    let mut due = searches(&bytes);
+    let new: Vec<u16> = (0..osts).filter(|index| after_loss && !due.contains(index)).collect();
+    if !new.is_empty() {
+        for index in &new {
+            bytes.extend_from_slice(&encode(unsearched(*index), Touched::EVERYTHING));
         }
+        logs.replace_log(ServerLog::Recent, &bytes)?;
     }
-    logs.replace_log(ServerLog::Recent, &bytes)
+    due.extend(new);
+    Ok(due)
+}
+
+/// OSTs of a server that its next run searches, whether or not power was lost.
+pub fn awaited_searches(logs: &dyn LogStore) -> Result<BTreeSet<u16>, RecordsError> {
+    Ok(searches(&logs.read_log(ServerLog::Recent)?))
+}
+
+fn searches(log: &[u8]) -> BTreeSet<u16> {
+    let keys = log.chunks_exact(RECORD_BYTES).filter_map(decode).map(|(key, _)| key);
+    keys.filter(|(target, _)| *target == UNSEARCHED).map(|(_, index)| index).collect()
 }
 
 #[cfg(test)]

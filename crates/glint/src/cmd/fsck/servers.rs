@@ -2,8 +2,8 @@
 
 use glint_ost::ObjectStore;
 use glint_proto::ObjectId;
-use glint_server::Records;
 use glint_server::data_dir::{DataDir, Role};
+use glint_server::{Records, awaited_searches};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -22,7 +22,8 @@ pub(super) struct Store {
     pub(super) ost: u16,
     /// Which server it belongs to.
     server: usize,
-    /// The host of the server has lost power since that ran, or was started again.
+    /// The host of the server has lost power since that ran, or was started again; or the OST was not
+    /// searched since it had been.
     after_loss: bool,
     pub(super) objects: ObjectStore,
 }
@@ -54,8 +55,9 @@ impl Servers {
 
     fn add(&mut self, data: DataDir, first_ost: u16) -> Result<(), Box<dyn Error>> {
         data.find_osts()?;
-        let after_loss = data.is_after_loss();
+        let (lost, searches) = (data.is_after_loss(), awaited_searches(&data)?);
         for index in 0..data.osts() {
+            let after_loss = lost || searches.contains(&index);
             let objects = ObjectStore::open(&data.ost(index), OPEN_FILES, Default::default())?;
             let ost = first_ost + index;
             self.stores.push(Store { ost, server: self.all.len(), after_loss, objects });
