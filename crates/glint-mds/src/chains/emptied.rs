@@ -201,8 +201,12 @@ impl<K: Kv> Mds<K> {
         self.chains.indexed(&self.kv, members, counted).await
     }
 
-    /// Layout of a file; `None` if there is none.
+    /// Layout of a file; `None` if there is none. EAGAIN while files may come back that clients made
+    /// before a loss of power.
     pub async fn layout_of(&self, ino: Ino) -> FsResult<Option<Layout>> {
+        if self.is_recovering() {
+            return Err(Errno::EAGAIN);
+        }
         let record = self.find_inode(ino).await?;
         Ok(record.filter(|record| record.attr.is_file()).map(|record| record.attr.layout))
     }

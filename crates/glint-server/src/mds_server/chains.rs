@@ -14,7 +14,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
 use glint_proto::limits::MEMBER_LOST_MS;
 use glint_proto::oss::ObjectPage;
-use glint_proto::{FsResult, ObjectId, clock};
+use glint_proto::{FsResult, Ino, Layout, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -219,6 +219,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 impl<K: Kv, D: Disk> AsksMds for MdsServer<K, D> {
     fn objects_of(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage> {
         Box::pin(self.mds.objects_of(target, after))
+    }
+
+    fn layout_of(&self, ino: Ino) -> Asked<'_, Option<Layout>> {
+        Box::pin(self.mds.layout_of(ino))
     }
 
     fn tell_of_member(

@@ -31,7 +31,7 @@ use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
 use glint_proto::oss::{ObjectPage, Orders, OssReply, OssRequest, ReplacedOst};
-use glint_proto::{Errno, FsResult, NoNamespace, ObjectId, SpaceInfo, clock};
+use glint_proto::{Errno, FsResult, Ino, Layout, NoNamespace, ObjectId, SpaceInfo, clock};
 use glint_wait::WaitList;
 use liaison::Liaison;
 use parking_lot::Mutex;
@@ -226,14 +226,7 @@ impl<D: Disk> Oss<D> {
         if self.joined.get().is_none() {
             return;
         }
-        let layout_of = async |object: ObjectId| match self
-            .liaison
-            .ask(OssRequest::Layout(object.ino))
-            .await?
-        {
-            OssReply::Layout(layout) => Ok(layout),
-            _ => Err(Errno::EPROTO),
-        };
+        let layout_of = async |object: ObjectId| self.layout_of(object.ino).await;
         self.repairs.begin(self.here().await, &self.replication, layout_of).await;
     }
 
@@ -316,6 +309,15 @@ impl<D: Disk> AsksMds for Oss<D> {
         Box::pin(async move {
             match self.liaison.ask(OssRequest::Objects { target, after }).await? {
                 OssReply::Objects(page) => Ok(page),
+                _ => Err(Errno::EPROTO),
+            }
+        })
+    }
+
+    fn layout_of(&self, ino: Ino) -> Asked<'_, Option<Layout>> {
+        Box::pin(async move {
+            match self.liaison.ask(OssRequest::Layout(ino)).await? {
+                OssReply::Layout(layout) => Ok(layout),
                 _ => Err(Errno::EPROTO),
             }
         })

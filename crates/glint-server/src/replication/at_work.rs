@@ -23,6 +23,8 @@ pub(super) struct AtWork {
     pub(super) heal: ChainsAtWork,
     /// OSTs here that are being searched, in the place of chains and heads.
     pub(super) searches: ChainsAtWork,
+    /// The same of those of which it is found out whose objects were found there.
+    pub(super) naming: ChainsAtWork,
 }
 
 /// Chains that one round works at, and their heads.

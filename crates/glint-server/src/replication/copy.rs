@@ -252,7 +252,7 @@ mod tests {
         ChainId, Destination, Forward, Member, MemberEvent, MemberState, PeerReply,
     };
     use glint_proto::oss::ObjectPage;
-    use glint_proto::{ClientId, Ino};
+    use glint_proto::{ClientId, Ino, Layout};
     use parking_lot::Mutex;
     use std::rc::Rc;
     use std::sync::Arc;
@@ -286,6 +286,10 @@ mod tests {
         }
 
         fn objects(&self, _: u16, _: ObjectId) -> Asked<'_, ObjectPage> {
+            Box::pin(std::future::ready(Err(Errno::EIO)))
+        }
+
+        fn layout(&self, _: Ino) -> Asked<'_, Option<Layout>> {
             Box::pin(std::future::ready(Err(Errno::EIO)))
         }
 

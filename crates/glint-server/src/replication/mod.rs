@@ -45,7 +45,7 @@ use glint_proto::chain::{
 };
 use glint_proto::limits::CHAIN_LEASE_MS;
 use glint_proto::oss::ObjectPage;
-use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest, clock};
+use glint_proto::{Bulk, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, clock};
 pub(crate) use heal::ENTRIES;
 use heal::HealControl;
 pub(crate) use heal::HealRate;
@@ -93,6 +93,9 @@ pub(crate) trait Peers: Send + Sync {
 
     /// Asks the MDS for a page of the objects of a chain, after this one.
     fn objects(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage>;
+
+    /// Asks the MDS for the layout of a file; `None` if there is no such file.
+    fn layout(&self, ino: Ino) -> Asked<'_, Option<Layout>>;
 
     /// Tells the MDS what happened to a member. Returns the row as it is then.
     fn tell(&self, chain: ChainVersion, ost: u16, event: MemberEvent) -> Asked<'_, Chain>;
@@ -372,13 +375,10 @@ impl Replication {
             }
             PeerRequest::Recent { row, after } => {
                 self.take_row(here, &row)?;
+                // Otherwise it is asked again.
+                self.unsealed_are_named(here, &row)?;
                 let target = row.id.target();
                 self.rows.until_quiet(target).await;
-                let named = within(PATIENCE, self.name_unsealed(here, &row)).await;
-                // Then it is asked again.
-                named.map_err(
-                    |errno| if errno == Errno::ETIMEDOUT { Errno::EREMCHG } else { errno },
-                )?;
                 match self.rows.get(target) {
                     Some(known) if known.version == row.version => {}
                     _ => return Err(Errno::EREMCHG),
@@ -468,7 +468,6 @@ impl Replication {
             return false;
         }
         self.settle_if_due(here).await;
-        self.forget_unsealed(here);
         let is_more = self.heal(here).await;
         let Some(_shrinking) = self.shrinking.try_lock() else { return is_more };
         let shrunk = self.recent.shrink().await.and(self.pending.shrink().await);

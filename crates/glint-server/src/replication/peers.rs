@@ -6,13 +6,16 @@ use glint_net::{Cluster, MdsSession, PeerRequests, Transport};
 use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, MemberEvent};
 use glint_proto::chain::{PeerReply, PeerRequest};
 use glint_proto::oss::ObjectPage;
-use glint_proto::{Bulk, Errno, ObjectId, OstReply, OstRequest};
+use glint_proto::{Bulk, Errno, Ino, Layout, ObjectId, OstReply, OstRequest};
 use std::sync::Weak;
 
 /// Server that can ask the MDS.
 pub(crate) trait AsksMds: Send + Sync {
     /// Asks the MDS for a page of the objects of a chain that files have or are given.
     fn objects_of(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage>;
+
+    /// Asks the MDS for the layout of a file; `None` if there is no such file.
+    fn layout_of(&self, ino: Ino) -> Asked<'_, Option<Layout>>;
 
     /// Tells the MDS what happened to a member. Returns the row as it is then, when nobody acts by
     /// an older one.
@@ -49,6 +52,13 @@ impl<M: Transport + PeerRequests, S: AsksMds> Peers for ClusterPeers<M, S> {
         Box::pin(async move {
             let server = self.server.upgrade().ok_or(Errno::EIO)?;
             server.objects_of(target, after).await
+        })
+    }
+
+    fn layout(&self, ino: Ino) -> Asked<'_, Option<Layout>> {
+        Box::pin(async move {
+            let server = self.server.upgrade().ok_or(Errno::EIO)?;
+            server.layout_of(ino).await
         })
     }
 

@@ -28,6 +28,7 @@ impl Replication {
     /// Takes over the chains whose head is here and that are not active: once, every
     /// [`TENDING`](super::TENDING), also while an earlier look waits for some of them.
     pub(crate) async fn take_over<D: Disk>(&self, here: Here<'_, D>) {
+        self.name_unsealed(here).await;
         let rows = self.rows.all();
         let chains = rows.iter().filter_map(|(row, _)| {
             let head = row.head().filter(|head| here.index(*head).is_some())?;
@@ -79,7 +80,7 @@ impl Replication {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         self.rows.until_quiet(chain.target).await;
         let undecided = self.rows.undecided(chain.target);
-        self.name_unsealed(here, row).await?;
+        self.unsealed_are_named(here, row)?;
         let elsewhere: Vec<u16> =
             row.written().filter(|member| here.index(*member).is_none()).collect();
         let mut all = self.recent.list((chain.target, 0));

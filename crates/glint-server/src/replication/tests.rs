@@ -12,7 +12,9 @@ use glint_proto::chain::{
 };
 use glint_proto::limits::{BODY_BYTES_MAX, OBJECTS_PER_PAGE_MAX};
 use glint_proto::oss::ObjectPage;
-use glint_proto::{Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, message};
+use glint_proto::{
+    Bulk, ClientId, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, message,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,6 +24,9 @@ use std::time::Duration;
 
 /// The chain.
 pub(super) const ID: ChainId = ChainId { copies: 2, index: 0 };
+
+/// Files from this inode on are laid out over the next chain.
+pub(super) const OF_NEXT: u64 = 1 << 20;
 
 /// The servers, and what the MDS says of them.
 pub(super) struct World {
@@ -252,6 +257,19 @@ impl Peers for Way {
             objects.truncate(OBJECTS_PER_PAGE_MAX);
             let last = objects.last().copied().filter(|_| !is_last);
             Ok(ObjectPage { objects, last })
+        })
+    }
+
+    fn layout(&self, ino: Ino) -> Asked<'_, Option<Layout>> {
+        Box::pin(async move {
+            let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            if let Some(errno) = *world.mds_fails.lock() {
+                return Err(errno);
+            }
+            let (replicas, first_ost) = (world.row().id.copies, u16::from(ino.0 >= OF_NEXT));
+            let layout = Layout { replicas, first_ost, osts: 2, ..Layout::default() };
+            let is_there = world.files.lock().contains(&ObjectId { ino, stripe: 0 });
+            Ok(is_there.then_some(layout))
         })
     }
 

@@ -3,7 +3,7 @@
 use super::merged;
 use crate::replication::copy::PIECE;
 use crate::replication::takeover::doubts::Wanted;
-use crate::replication::tests::World;
+use crate::replication::tests::{OF_NEXT, World};
 use crate::replication::touched::{UNNUMBERED, unsealed};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, MemberState, Touched};
@@ -372,12 +372,21 @@ fn found_unsealed() -> Arc<World> {
 #[test]
 fn objects_of_a_chain_that_a_member_has_found_unsealed_are_made_equal() {
     let world = found_unsealed();
+    let take_over = || {
+        for ost in [1, 0] {
+            block_on(world.server(ost).take_over(world.here(ost)));
+        }
+    };
     *world.mds_fails.lock() = Some(Errno::EAGAIN);
-    block_on(world.server(0).take_over(world.here(0)));
+    take_over();
     assert_eq!(read_at(&world, 0, OBJECT, 1), Err(Errno::EREMCHG), "which it are is not known");
     assert_eq!(world.row().readable().count(), 3, "nobody is to blame for that");
     *world.mds_fails.lock() = None;
-    block_on(world.server(0).take_over(world.here(0)));
+    world.here(1).osts.await_search(0);
+    take_over();
+    assert_eq!(read_at(&world, 0, OBJECT, 1), Err(Errno::EREMCHG), "there may be more");
+    block_on(world.server(1).search(world.here(1).osts));
+    take_over();
     assert_eq!(read_at(&world, 1, OBJECT, 1).unwrap(), b"a");
     decide_all(&world, 0);
     assert_eq!(world.read(1, OTHER, 0, 1), b"b", "it is of another chain");
@@ -392,6 +401,9 @@ fn a_member_that_is_synced_gets_what_it_has_found_unsealed() {
     // The head goes on, and asks for it then.
     world.next_row(|row| row.members[1].state = MemberState::Syncing);
     while block_on(world.server(0).heal(world.here(0))) {}
+    assert_eq!(world.row().readable().count(), 2, "it does not know yet");
+    block_on(world.server(1).take_over(world.here(1)));
+    while block_on(world.server(0).heal(world.here(0))) {}
     assert_eq!(world.row().readable().count(), 3);
     assert_eq!(
         (world.read(1, OBJECT, 0, 1), world.read(1, OTHER, 0, 1)),
@@ -400,18 +412,15 @@ fn a_member_that_is_synced_gets_what_it_has_found_unsealed() {
 }
 
 #[test]
-fn what_was_found_unsealed_is_forgotten_once_all_chains_have_noted_it() {
+fn what_was_found_unsealed_is_forgotten_once_its_chains_have_noted_it() {
     let world = found_unsealed();
     let (server, here) = (world.server(1), world.here(1));
-    let is_left = || {
-        server.forget_unsealed(here);
-        !server.recent.is_empty(unsealed(0))
-    };
-    assert!(is_left());
-    block_on(server.name_unsealed(here, &world.row())).unwrap();
-    assert!(is_left(), "there may be rows that are not known here");
-    server.said(here, &[world.row()], 1, 1);
-    assert!(!is_left());
+    *world.mds_fails.lock() = Some(Errno::EAGAIN);
+    block_on(server.take_over(here));
+    assert_eq!(server.found_on(0), [OBJECT, OTHER]);
+    *world.mds_fails.lock() = None;
+    block_on(server.take_over(here));
+    assert_eq!(server.found_on(0), []);
     let target = world.version().target;
     assert_eq!(server.recent.list((target, 0)), [Touched::whole(OBJECT)]);
     block_on(server.recent.shrink()).unwrap();
@@ -419,17 +428,37 @@ fn what_was_found_unsealed_is_forgotten_once_all_chains_have_noted_it() {
 }
 
 #[test]
-fn of_many_objects_that_were_found_those_of_the_chain_are_noted_page_by_page() {
+fn of_many_objects_that_were_found_those_of_each_chain_are_noted() {
     let world = World::new(&[SERVING; 2]);
     let of = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
-    world.files.lock().extend((0..3000).filter(|ino| ino % 3 == 0).map(of));
-    let found = (500..2500).filter(|ino| ino % 2 == 0).map(|ino| Touched::whole(of(ino)));
+    let all = (500..2500).chain(OF_NEXT..OF_NEXT + 500);
+    world.files.lock().extend(all.clone().filter(|ino| ino % 3 == 0).map(of));
+    let found = all.clone().filter(|ino| ino % 2 == 0).map(|ino| Touched::whole(of(ino)));
     let (server, here) = (world.server(1), world.here(1));
     block_on(server.recent.touch_all(unsealed(0), found, UNNUMBERED)).unwrap();
-    block_on(server.name_unsealed(here, &world.row())).unwrap();
-    let noted = server.recent.list((world.version().target, 0));
-    let wanted = (500..2500).filter(|ino| ino % 6 == 0).map(|ino| Touched::whole(of(ino)));
-    assert_eq!(noted, wanted.collect::<Vec<_>>());
+    block_on(server.take_over(here));
+    let (first, next) = (world.row().id, ChainId { index: 1, ..world.row().id });
+    for (chain, is_its) in [(first, false), (next, true)] {
+        let its = all.clone().filter(|ino| ino % 6 == 0 && (*ino >= OF_NEXT) == is_its);
+        let its: Vec<Touched> = its.map(|ino| Touched::whole(of(ino))).collect();
+        assert_eq!(server.recent.list((chain.target(), 0)), its, "{chain}");
+    }
+}
+
+#[test]
+fn of_a_file_whose_data_is_being_moved_the_chains_are_asked() {
+    let world = World::new(&[SERVING; 2]);
+    let moved = ObjectId { stripe: 5, ..OBJECT };
+    world.files.lock().extend([OBJECT, moved]);
+    let (server, here) = (world.server(1), world.here(1));
+    let found = [moved, ObjectId { stripe: 6, ..OBJECT }].map(Touched::whole).into_iter();
+    block_on(server.recent.touch_all(unsealed(0), found, UNNUMBERED)).unwrap();
+    block_on(server.take_over(here));
+    assert_eq!(server.found_on(0).len(), 2, "there may be chains that are not known here");
+    server.said(here, &[world.row()], 1, 1);
+    block_on(server.take_over(here));
+    assert_eq!(server.found_on(0), []);
+    assert_eq!(server.recent.list((world.version().target, 0)), [Touched::whole(moved)]);
 }
 
 #[test]

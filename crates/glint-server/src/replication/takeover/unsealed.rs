@@ -7,38 +7,34 @@
 //!
 //! Invariants:
 //! - A server takes over a chain after a loss of power, and says what its member may have changed, only
-//!   when its OST was searched, and all that was found there of the chain is noted as recent, whole and on
-//!   stable storage. Until then both are tried again (EREMCHG), and nobody is blamed. No takeover waits
-//!   for an OST that could not be searched and is out of the chain: it comes back in another run.
-//! - What was found on an OST is forgotten when that is so for all its chains.
-//! - Who asks for it waits no longer than a member may take to answer, and goes on where it ended: no
-//!   member is blamed for what the MDS needs time for.
+//!   when its OSTs here were searched, and all that was found there is noted as recent for its chains,
+//!   whole and on stable storage. Until then both are tried again (EREMCHG), and nobody waits or is
+//!   blamed. No takeover waits for an OST that could not be searched and is out of the chain: it comes
+//!   back in another run.
+//! - What was found on an OST is named once, for all its chains: the MDS is asked for the files, and
+//!   after a failure only for those that are left. It is forgotten when all is noted.
+//! - What is named counts as what the log had from before this run: it is noted before anybody was told
+//!   what was changed here, so nothing is over that does not have it.
 
 use super::lost::before;
 use crate::replication::touched::{UNNUMBERED, unsealed};
 use crate::replication::{ENTRIES, Here, Replication};
+use futures_util::future::join_all;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, Touched};
-use glint_proto::{Errno, FsResult, ObjectId};
+use glint_proto::chain::{Chain, ChainId, Touched};
+use glint_proto::{Errno, FsResult, Ino, ObjectId};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How far it is found out which of these objects belong to a chain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Progress {
-    /// Up to this one.
-    After(ObjectId),
-    Done,
-}
+/// Files that the MDS is asked for at once.
+const ASKED: usize = 64;
 
 /// Which of these objects are noted by their chains.
 #[derive(Default)]
 pub(in crate::replication) struct Unsealed {
-    /// Of chains, each as its target and the index of the member's OST here.
-    named: Mutex<BTreeMap<(u16, u16), Progress>>,
-    /// Held by who asks the MDS.
-    naming: futures_util::lock::Mutex<()>,
+    /// Of OSTs here of which some are, the last one.
+    named: Mutex<BTreeMap<u16, ObjectId>>,
     /// The MDS has said all rows in this run.
     knows_rows: AtomicBool,
     /// Chains for which some were noted.
@@ -51,14 +47,6 @@ impl Unsealed {
         self.knows_rows.store(true, Ordering::Release);
     }
 
-    fn progress(&self, target: u16, index: u16) -> Option<Progress> {
-        self.named.lock().get(&(target, index)).copied()
-    }
-
-    fn is_named(&self, target: u16, index: u16) -> bool {
-        self.progress(target, index) == Some(Progress::Done)
-    }
-
     /// Whether the log has entries of it that are over once copies of a chain are equal: asked once.
     pub(in crate::replication) fn were_noted(&self, target: u16) -> bool {
         self.noted.lock().remove(&target)
@@ -66,93 +54,139 @@ impl Unsealed {
 }
 
 impl Replication {
-    /// Notes as recent, on stable storage, what was found at members of a chain that are here: EREMCHG if
-    /// one is being searched, or the MDS does not say which that are.
-    pub(in crate::replication) async fn name_unsealed<D: Disk>(
+    /// Fails with EREMCHG unless all that was found at members of a chain that are here is noted as
+    /// recent, on stable storage.
+    pub(in crate::replication) fn unsealed_are_named<D: Disk>(
         &self,
         here: Here<'_, D>,
         row: &Chain,
     ) -> FsResult<()> {
-        let target = row.id.target();
         for member in &row.members {
             let Some(index) = here.index(member.ost) else { continue };
-            if here.osts.awaits_search(index) {
-                let is_written = row.written().any(|ost| ost == member.ost);
-                match here.osts.failure(index) {
-                    Some(_) if !is_written => continue,
-                    _ => return Err(Errno::EREMCHG),
-                }
-            }
-            let key = unsealed(index);
-            if self.recent.is_empty(key) || self.unsealed.is_named(target, index) {
+            let is_searched = !here.osts.awaits_search(index);
+            let is_written = row.written().any(|ost| ost == member.ost);
+            if !is_searched && !is_written && here.osts.failure(index).is_some() {
                 continue;
             }
-            loop {
-                let _naming = self.unsealed.naming.lock().await;
-                let after = match self.unsealed.progress(target, index) {
-                    None => None,
-                    Some(Progress::After(last)) => Some(last),
-                    Some(Progress::Done) => break,
-                };
-                let page = self.recent.page(key, after, ENTRIES);
-                let Some(last) = page.last().map(|last| last.object) else {
-                    self.recent.sync().await?;
-                    self.unsealed.named.lock().insert((target, index), Progress::Done);
-                    break;
-                };
-                let its = self.those_of(target, &page).await?;
-                if !its.is_empty() {
-                    tracing::info!(
-                        chain = %row.id, objects = its.len(),
-                        "copies that were changed not long before power was lost are made equal"
-                    );
-                    self.recent.touch_all((target, 0), its.into_iter(), UNNUMBERED).await?;
-                    self.unsealed.noted.lock().insert(target);
-                }
-                self.unsealed.named.lock().insert((target, index), Progress::After(last));
+            if !is_searched || !self.recent.is_empty(unsealed(index)) {
+                return Err(Errno::EREMCHG);
             }
         }
         Ok(())
     }
 
-    /// Those of some objects, in their order, that belong to a chain.
-    async fn those_of(&self, target: u16, found: &[Touched]) -> FsResult<Vec<Touched>> {
+    /// Notes for their chains what was found on OSTs here, as far as the MDS says which that are: once,
+    /// every [`TENDING`](crate::replication::TENDING), also while an earlier look is at some of them.
+    pub(in crate::replication) async fn name_unsealed<D: Disk>(&self, here: Here<'_, D>) {
+        let is_due = |index: &u16| {
+            !here.osts.awaits_search(*index) && !self.recent.is_empty(unsealed(*index))
+        };
+        let due = (0..here.osts.count()).filter(is_due).map(|index| (index, index));
+        let due: Vec<(u16, u16)> = due.collect();
+        let work = async |index: u16| {
+            // It is asked again, as for each row that is needed.
+            if let Err(errno) = self.name_those_on(here, index).await {
+                tracing::debug!(index, %errno, "chains of objects that were found are not known yet");
+            }
+            false
+        };
+        self.at_work.naming.pass(&due, 1, work).await;
+    }
+
+    async fn name_those_on<D: Disk>(&self, here: Here<'_, D>, index: u16) -> FsResult<()> {
+        let (key, mut named) = (unsealed(index), 0);
+        loop {
+            let after = self.unsealed.named.lock().get(&index).copied();
+            let page = self.recent.page(key, after, ENTRIES);
+            let mut found: Vec<ObjectId> = page.into_iter().map(|one| one.object).collect();
+            found.dedup();
+            let Some(last) = found.last().copied() else { break };
+            for (target, its) in self.by_chain(here, index, &found).await? {
+                named += its.len();
+                let whole = its.into_iter().map(Touched::whole);
+                self.recent.touch_all((target, 0), whole, UNNUMBERED).await?;
+                self.unsealed.noted.lock().insert(target);
+            }
+            self.unsealed.named.lock().insert(index, last);
+        }
+        self.recent.sync().await?;
+        self.recent.forget(key, |_| true);
+        self.recent.shrink_soon();
+        self.unsealed.named.lock().remove(&index);
+        tracing::info!(
+            index,
+            objects = named,
+            "copies that were changed not long before power was lost are made equal"
+        );
+        Ok(())
+    }
+
+    /// Sorts objects that were found on an OST here, given in their order, by the chains that they
+    /// belong to. Those of files that are gone belong to none.
+    async fn by_chain<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        index: u16,
+        found: &[ObjectId],
+    ) -> FsResult<BTreeMap<u16, Vec<ObjectId>>> {
+        let peers = self.peers()?;
+        let mut files: Vec<Ino> = found.iter().map(|object| object.ino).collect();
+        files.dedup();
+        let mut layouts = HashMap::new();
+        // One first: while the MDS does not say it, it is asked again and again.
+        let (first, rest) = files.split_at(files.len().min(1));
+        for some in std::iter::once(first).chain(rest.chunks(ASKED)) {
+            let asked = some.iter().map(|ino| peers.layout(*ino));
+            for (ino, layout) in some.iter().zip(join_all(asked).await) {
+                if let Some(layout) = layout? {
+                    layouts.insert(*ino, layout);
+                }
+            }
+        }
+        let mut chains = BTreeMap::<u16, Vec<ObjectId>>::new();
+        let mut others: Vec<ObjectId> = Vec::new();
+        for object in found {
+            let Some(layout) = layouts.get(&object.ino) else { continue };
+            let target = layout.stripe_of(*object).map(|stripe| layout.ost_of(stripe, 0));
+            match target.filter(|target| ChainId::of_target(*target).is_some()) {
+                Some(target) => chains.entry(target).or_default().push(*object),
+                None => others.push(*object),
+            }
+        }
+        if others.is_empty() {
+            return Ok(chains);
+        }
+        // Data of their files is being moved, to them or from them: the first ones count, and of the
+        // few that these are each chain is asked for.
+        if !self.unsealed.knows_rows.load(Ordering::Acquire) {
+            return Err(Errno::EREMCHG);
+        }
+        for (row, _) in self.rows.all() {
+            if row.state_of(here.first + index).is_some() {
+                let target = row.id.target();
+                let its = self.those_of(target, &others).await?;
+                if !its.is_empty() {
+                    chains.entry(target).or_default().extend(its);
+                }
+            }
+        }
+        Ok(chains)
+    }
+
+    /// Those of some objects, in their order, that belong to a chain, or are to.
+    async fn those_of(&self, target: u16, found: &[ObjectId]) -> FsResult<Vec<ObjectId>> {
         let (mut its, mut left) = (Vec::new(), found);
         while let Some(first) = left.first() {
-            let page = self.peers()?.objects(target, before(first.object)).await;
-            // It is asked again, as for each row that is needed.
-            let page = page.map_err(|errno| {
-                tracing::debug!(%errno, target, "the MDS does not say what belongs to a chain");
-                Errno::EREMCHG
-            })?;
-            let is_within = |one: &Touched| page.last.is_none_or(|last| one.object <= last);
+            let page = self.peers()?.objects(target, before(*first)).await?;
+            let is_within = |one: &ObjectId| page.last.is_none_or(|last| *one <= last);
             let (within, behind) = left.split_at(left.partition_point(is_within));
             if within.is_empty() {
                 return Err(Errno::EPROTO);
             }
-            let is_of_chain = |one: &&Touched| page.objects.binary_search(&one.object).is_ok();
+            let is_of_chain = |one: &&ObjectId| page.objects.binary_search(*one).is_ok();
             its.extend(within.iter().filter(is_of_chain));
             left = behind;
         }
         Ok(its)
-    }
-
-    /// Forgets what was found on OSTs here and is noted for all of their chains.
-    pub(in crate::replication) fn forget_unsealed<D: Disk>(&self, here: Here<'_, D>) {
-        if !self.unsealed.knows_rows.load(Ordering::Acquire) {
-            return;
-        }
-        let is_left = |index: &u16| {
-            !self.recent.is_empty(unsealed(*index)) && !here.osts.awaits_search(*index)
-        };
-        for index in (0..here.osts.count()).filter(is_left) {
-            let is_member = |row: &Chain| row.state_of(here.first + index).is_some();
-            let rows = self.rows.all();
-            let mut its = rows.iter().filter(|(row, _)| is_member(row));
-            if its.all(|(row, _)| self.unsealed.is_named(row.id.target(), index)) {
-                self.recent.forget(unsealed(index), |_| true);
-                self.recent.shrink_soon();
-            }
-        }
     }
 }
