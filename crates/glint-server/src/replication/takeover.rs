@@ -80,17 +80,26 @@ impl Replication {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         self.rows.until_quiet(chain.target).await;
         let undecided = self.rows.undecided(chain.target);
-        self.unsealed_are_named(here, row)?;
+        // Nobody else asks for it here, and so it is only tried again.
+        self.unsealed_are_named(here, row).map_err(|_| Errno::EREMCHG)?;
         let elsewhere: Vec<u16> =
             row.written().filter(|member| here.index(*member).is_none()).collect();
         let mut all = self.recent.list((chain.target, 0));
         let own: BTreeSet<ObjectId> = all.iter().map(|part| part.object).collect();
         for member in &elsewhere {
-            self.ask_recent(here, row, *member, |touched| {
+            let asked = self.ask_recent(here, row, *member, |touched| {
                 all.extend(touched);
                 Ok(())
-            })
-            .await?;
+            });
+            match asked.await {
+                // Its search may take long, and it is synced anyway; one that serves is waited for.
+                Err(Errno::EBUSY) if row.readable().all(|other| other != *member) => {
+                    self.is_lost(here, chain, *member, Errno::EBUSY).await?;
+                    return Err(Errno::EREMCHG);
+                }
+                Err(Errno::EBUSY) => return Err(Errno::EREMCHG),
+                asked => asked?,
+            }
         }
         let all = merged(all);
         // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
@@ -116,7 +125,7 @@ impl Replication {
     }
 
     /// Asks a member on another server for the objects that it has noted as recent. Gives them to
-    /// `take`, some at a time.
+    /// `take`, some at a time. EBUSY while its OST is being searched.
     pub(super) async fn ask_recent<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -172,10 +181,12 @@ impl Replication {
             Err(Errno::EREMCHG)
         };
         let peers = self.peers()?;
+        let may_be_busy = matches!(request, PeerRequest::Recent { .. });
         let asked = peers.ask(member, request);
         match within(PATIENCE_WITH_DISKS, futures_lite::future::or(asked, changed)).await {
             Ok(reply) => Ok(reply),
             Err(Errno::EREMCHG) => Err(Errno::EREMCHG),
+            Err(Errno::EBUSY) if may_be_busy => Err(Errno::EBUSY),
             Err(errno) => {
                 self.is_lost(here, chain, member, errno).await?;
                 Err(Errno::EREMCHG)

@@ -108,11 +108,15 @@ impl Replication {
         let key = (chain.target, member);
         if here.index(member).is_none() && !self.rows.is_told(Told::Syncing, chain) {
             // Changes before it was lost that are on its disk may be known to nobody else.
-            self.ask_recent(here, row, member, |recent| {
+            let asked = self.ask_recent(here, row, member, |recent| {
                 self.pending.note(key, recent.into_iter(), UNNUMBERED);
                 Ok(())
-            })
-            .await?;
+            });
+            // One that is being searched is asked again.
+            asked.await.map_err(|errno| match errno {
+                Errno::EBUSY => Errno::EREMCHG,
+                errno => errno,
+            })?;
             if let Err(errno) = self.pending.sync().await {
                 self.head_fails(here, row, errno).await;
                 return Err(errno);

@@ -412,6 +412,16 @@ fn a_member_that_is_synced_gets_what_it_has_found_unsealed() {
 }
 
 #[test]
+fn no_head_waits_for_the_search_of_a_member_that_serves_nobody() {
+    let world = World::new(&[SERVING, SERVING, MemberState::Syncing]);
+    world.here(2).osts.await_search(0);
+    block_on(world.server(0).take_over(world.here(0)));
+    assert_eq!(world.row().state_of(2), Some(MemberState::Offline));
+    block_on(world.server(0).take_over(world.here(0)));
+    assert!(world.server(0).rows.enter(world.version()).unwrap().is_active);
+}
+
+#[test]
 fn what_was_found_unsealed_is_forgotten_once_its_chains_have_noted_it() {
     let world = found_unsealed();
     let (server, here) = (world.server(1), world.here(1));

@@ -8,9 +8,10 @@
 //! Invariants:
 //! - A server takes over a chain after a loss of power, and says what its member may have changed, only
 //!   when its OSTs here were searched, and all that was found there is noted as recent for its chains,
-//!   whole and on stable storage. Until then both are tried again (EREMCHG), and nobody waits or is
-//!   blamed. No takeover waits for an OST that could not be searched and is out of the chain: it comes
-//!   back in another run.
+//!   whole and on stable storage. Until then both are tried again, and nobody waits or is blamed.
+//! - A chain that another member can go on with does not wait for a search. A member that is synced, and
+//!   is being searched when another head takes over, is taken out, and comes back. One that could not be
+//!   searched is out of the chain, and comes back in another run.
 //! - What was found on an OST is named once, for all its chains: the MDS is asked for the files, and
 //!   after a failure only for those that are left. It is forgotten when all is noted.
 //! - What is named counts as what the log had from before this run: it is noted before anybody was told
@@ -54,8 +55,8 @@ impl Unsealed {
 }
 
 impl Replication {
-    /// Fails with EREMCHG unless all that was found at members of a chain that are here is noted as
-    /// recent, on stable storage.
+    /// Fails unless all that was found at members of a chain that are here is noted as recent, on stable
+    /// storage: with EBUSY while one is being searched, else with EREMCHG.
     pub(in crate::replication) fn unsealed_are_named<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -63,12 +64,15 @@ impl Replication {
     ) -> FsResult<()> {
         for member in &row.members {
             let Some(index) = here.index(member.ost) else { continue };
-            let is_searched = !here.osts.awaits_search(index);
-            let is_written = row.written().any(|ost| ost == member.ost);
-            if !is_searched && !is_written && here.osts.failure(index).is_some() {
-                continue;
+            if here.osts.awaits_search(index) {
+                let is_written = row.written().any(|ost| ost == member.ost);
+                match here.osts.failure(index) {
+                    None => return Err(Errno::EBUSY),
+                    Some(_) if is_written => return Err(Errno::EREMCHG),
+                    Some(_) => continue,
+                }
             }
-            if !is_searched || !self.recent.is_empty(unsealed(index)) {
+            if !self.recent.is_empty(unsealed(index)) {
                 return Err(Errno::EREMCHG);
             }
         }
