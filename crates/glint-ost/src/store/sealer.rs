@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const BATCH_MAX: usize = 256;
 /// How long objects are sealed without an end, where there are many.
 const TURN: Duration = Duration::from_millis(500);
+/// Entries beside two for each object that are kept before those are dropped that count no more.
+const ENTRIES_LEFT_MAX: usize = 1024;
 /// Bytes that a shutdown reads at most to seal the remaining objects.
 const LAST_BYTES_MAX: u64 = 4 << 30;
 
@@ -65,6 +67,11 @@ impl SealQueue {
         let (number, since) = (self.numbers, clock::now());
         self.last.insert(object, number);
         self.entries.push_back(Changed { number, since, object, changes });
+        // While nothing is sealed nobody takes them.
+        if self.entries.len() > 2 * self.last.len() + ENTRIES_LEFT_MAX {
+            let last = &self.last;
+            self.entries.retain(|entry| last.get(&entry.object) == Some(&entry.number));
+        }
     }
 
     fn is_last(&self, entry: &Changed) -> bool {
@@ -259,5 +266,23 @@ impl<D: Disk> ObjectStore<D> {
             Ok(is_sealed) => is_sealed,
             Err(errno) => errno == rustix::io::Errno::NOENT,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Ino;
+
+    #[test]
+    fn objects_that_change_again_and_again_while_nothing_is_sealed_do_not_pile_up() {
+        let mut queue = SealQueue::default();
+        for changes in 0..100_000 {
+            queue.push(ObjectId { ino: Ino(changes % 10), stripe: 0 }, changes);
+        }
+        assert!(queue.entries.len() <= 20 + ENTRIES_LEFT_MAX, "{}", queue.entries.len());
+        let taken = std::iter::from_fn(|| queue.next(Duration::ZERO, None));
+        let taken: Vec<u64> = taken.map(|entry| entry.changes).collect();
+        assert_eq!(taken, (99_990..100_000).collect::<Vec<u64>>(), "the last ones, in their order");
     }
 }

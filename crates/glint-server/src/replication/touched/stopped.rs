@@ -102,6 +102,11 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
+    fn what_stands_for_no_chain_is_the_target_of_none() {
+        assert!(glint_proto::chain::ChainId::of_target(UNSEARCHED).is_none());
+    }
+
+    #[test]
     fn what_is_noted_is_found_by_a_check_and_by_the_next_run() {
         let dir = tempfile::tempdir().unwrap();
         let data = Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
