@@ -61,7 +61,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
     for ost in status["osts"].as_array().into_iter().flatten() {
         let index = ost["index"].to_string();
         let path = ost["path"].as_str().map(|path| format!(", {path}")).unwrap_or_default();
-        crate::say!("  ost {index:<4} {}{path}", room(ost));
+        let state = match (ost["failed"] == true, ost["searching"] == true) {
+            (true, _) => ", FAILED: not used until its server is started again",
+            (false, true) => ", searched for copies that were changed before power was lost",
+            (false, false) => "",
+        };
+        crate::say!("  ost {index:<4} {}{path}{state}", room(ost));
         if let Some(passed) = passed_through(&ost["passed_through"]) {
             crate::say!("           {passed}");
         }
