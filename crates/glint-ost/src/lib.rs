@@ -13,6 +13,7 @@ pub mod disk;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod object_watches;
 mod ost_set;
 mod search;
 mod service;
@@ -23,6 +24,7 @@ mod warming;
 pub use disk::threads::First;
 pub use disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
 pub use error::OstError;
+pub use object_watches::WatchedChange;
 pub use ost_set::{OstSet, SEAL_IDLE};
 pub use service::{Apart, GoOn, Kept, Ost, Way};
 pub use space::bandwidth::Bandwidth;

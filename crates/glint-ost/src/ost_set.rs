@@ -9,6 +9,7 @@
 
 use crate::changes::ChangesOfOst;
 use crate::disk::{Disk, LocalDisk};
+use crate::object_watches::ObjectWatches;
 use crate::{
     Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, PassedBytes, ScrubReport, ScrubStep,
     SpaceGrants, Way,
@@ -40,6 +41,7 @@ pub struct OstSet<D: Disk = LocalDisk> {
     committed: Arc<AtomicU64>,
     /// Of each OST.
     changes: Vec<Arc<ChangesOfOst>>,
+    pub(crate) object_watches: ObjectWatches,
 }
 
 /// Settling of all OSTs at once.
@@ -88,6 +90,7 @@ impl<D: Disk> OstSet<D> {
             commit_sync,
             accepted: AtomicU64::new(0),
             committed: Arc::default(),
+            object_watches: ObjectWatches::default(),
         })
     }
 
@@ -109,6 +112,9 @@ impl<D: Disk> OstSet<D> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
+        if let Some(watched) = self.answer_watch(None, &request) {
+            return Answer::unchanged(watched);
+        }
         self.handle_by(client, index, request, bulk, Way::InPlace).await
     }
 

@@ -439,7 +439,7 @@ impl<D: Disk> Ost<D> {
     }
 }
 
-/// Executes a request that is not a read, on this thread.
+/// Executes a request that is neither a read nor about a watch, on this thread.
 fn perform<D: Disk>(
     store: &ObjectStore<D>,
     client: ClientId,
@@ -478,7 +478,7 @@ fn perform<D: Disk>(
             let reserved = |bytes| OstReply::SpaceGranted { bytes, object_bytes_max };
             store.grant(client, bytes).map(reserved)
         }
-        OstRequest::Read { .. } => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 15;
+pub const PROTOCOL_VERSION: u16 = 16;
 /// Version of a data directory. Version 2 has a journal in front of the tables,
 /// version 3 more servers than one, version 4 records of the journal that say what was durable.
 pub const FORMAT_VERSION: u32 = 5;
@@ -55,6 +55,8 @@ pub const OST_COUNT_MAX: u16 = 1024;
 
 /// Most files of which a client says at once that it is going to read them.
 pub const PREFETCHED_FILES_MAX: usize = 64;
+/// Extents of a watched object that one answer has.
+pub const CHANGED_EXTENTS_PER_REPLY: usize = 4;
 /// Most objects that one request reads from.
 pub const OBJECT_READS_MAX: usize = 64;
 /// Largest bulk part of a frame, the maximum RPC size.

@@ -6,9 +6,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_proto::chain::Destination;
 use glint_proto::frame::Header;
 use glint_proto::message::{Reply, Request, decode, encode};
-use glint_proto::{ClientId, Cred, MdsReply, MdsRequest, Op};
+use glint_proto::{ClientId, Cred, MdsReply, MdsRequest, Op, OstReply, OstRequest};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -35,9 +36,10 @@ const CHANGED: usize = 200;
 
 /// The bytes of messages, records and keys, in hexadecimal: sources whose tests fail when a format
 /// changes.
-const GOLDEN_MESSAGES: [&str; 2] = [
+const GOLDEN_MESSAGES: [&str; 3] = [
     include_str!("../../glint-proto/src/wire/golden/mod.rs"),
     include_str!("../../glint-proto/src/wire/golden/mds.rs"),
+    include_str!("../../glint-proto/src/wire/golden/ost.rs"),
 ];
 const GOLDEN_RECORDS: &str = include_str!("../../glint-mds/src/store/golden.rs");
 
@@ -159,6 +161,23 @@ fn messages() -> Vec<(String, Vec<u8>)> {
             let mut bytes = Vec::new();
             encode(&reply, &mut bytes).unwrap();
             found.push((format!("mds-reply-{name}"), bytes));
+        }
+        if let Ok(request) = decode::<OstRequest>(&bytes)
+            && is(format!("{request:?}"))
+        {
+            let to = Destination { ost: 1, chain: None };
+            let request = Request::Ost { to, request, capability: None, forward: None };
+            let mut bytes = Vec::new();
+            encode(&request, &mut bytes).unwrap();
+            found.push((format!("ost-{name}"), bytes));
+        }
+        if let Ok(reply) = decode::<OstReply>(&bytes)
+            && is(format!("{reply:?}"))
+        {
+            let reply = Reply::Ost { transaction: 1, reply: Ok(reply) };
+            let mut bytes = Vec::new();
+            encode(&reply, &mut bytes).unwrap();
+            found.push((format!("ost-reply-{name}"), bytes));
         }
     }
     found

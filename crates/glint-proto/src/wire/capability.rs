@@ -32,7 +32,7 @@ impl Access {
         use OstRequest::*;
         let any_of = |access: Access| self.0 & access.0 != 0;
         match request {
-            Read { .. } => any_of(Access::READ),
+            Read { .. } | Watch { .. } | Changed { .. } => any_of(Access::READ),
             Write { .. } | WriteExtents { .. } | Truncate { .. } | Fallocate { .. } => {
                 any_of(Access::WRITE)
             }

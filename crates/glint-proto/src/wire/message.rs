@@ -357,6 +357,11 @@ pub enum OstRequest {
     Space,
     /// Space to keep for what this client will write.
     GrantSpace { bytes: u64 },
+    /// Remember from now on which extents of the object change.
+    Watch { object: ObjectId },
+    /// Which have changed, from `after` on, in a round of a watch: the first is 1, and the next
+    /// begins when it is asked for. ENODATA if that is not known any more; then anything may have.
+    Changed { object: ObjectId, watch: u64, round: u32, after: u64 },
 }
 
 impl OstRequest {
@@ -388,6 +393,8 @@ impl OstRequest {
             | OstRequest::Sync { .. }
             | OstRequest::Stat { .. }
             | OstRequest::SetTime { .. }
+            | OstRequest::Watch { .. }
+            | OstRequest::Changed { .. }
             | OstRequest::Space => return Ok(()),
         };
         match start.checked_add(len) {
@@ -407,6 +414,8 @@ impl OstRequest {
             | OstRequest::Sync { object }
             | OstRequest::Stat { object }
             | OstRequest::Seek { object, .. }
+            | OstRequest::Watch { object }
+            | OstRequest::Changed { object, .. }
             | OstRequest::SetTime { object, .. } => Some(object),
             OstRequest::Space | OstRequest::GrantSpace { .. } => None,
         }
@@ -425,6 +434,7 @@ impl OstRequest {
             OstRequest::SetTime { .. } => Op::ObjSetTime,
             OstRequest::Space => Op::ObjSpace,
             OstRequest::GrantSpace { .. } => Op::ObjGrantSpace,
+            OstRequest::Watch { .. } | OstRequest::Changed { .. } => Op::ObjWatch,
         }
     }
 }
@@ -447,6 +457,11 @@ pub enum OstReply {
     /// Bytes that are kept, perhaps fewer than were asked for; and the offset at which the largest
     /// object ends that the OST's file system can have.
     SpaceGranted { bytes: u64, object_bytes_max: u64 },
+    /// `watch`: its number.
+    Watched { watch: u64 },
+    /// Extents that have changed, beginnings and ends, in their order; there are no more if the last
+    /// one is empty.
+    Changed { extents: [(u64, u64); CHANGED_EXTENTS_PER_REPLY] },
 }
 
 /// Attributes of the data, of an object or of all objects of a file together.

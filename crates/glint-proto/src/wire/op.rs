@@ -80,6 +80,7 @@ operations! {
     Other = "other",
     MoveLayout = "move_layout",
     Scan = "scan",
+    ObjWatch = "obj_watch",
 }
 
 impl Op {

@@ -28,6 +28,8 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
         if self.settings.shared && request.is_write() {
             self.mds.wrote(client);
         }
+        // Over when the change is made, and before it is answered.
+        let _change = self.osts.begin_change(&request, &bulk);
         let answer = match to.chain {
             None => self.osts.handle(client, ost, request, bulk).await,
             Some(_) => {

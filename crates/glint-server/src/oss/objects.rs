@@ -28,6 +28,8 @@ impl<D: Disk> ObjectService for Oss<D> {
             Err(errno) => return Answer::unchanged(Err(errno)),
         };
         let client = session.client();
+        // Over when the change is made, and before it is answered.
+        let _change = self.osts.begin_change(&request, &bulk);
         let answer = match to.chain {
             None => self.osts.handle(client, index, request, bulk).await,
             Some(_) => self.replication.execute(here, client, to, request, bulk).await,

@@ -5,6 +5,8 @@
 //! - A change is noted as recent at a member before it is made there.
 //! - A read is answered only by a server that the MDS cannot have given up by then, however long the
 //!   disk took.
+//! - Watches of objects are those of the head: all changes go through it. They end with the version of
+//!   its row.
 
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
@@ -91,6 +93,13 @@ impl Replication {
         if !is_ordered {
             return match self.enter_to_read(here, to.ost, chain, &request).await {
                 Ok(entered) => {
+                    if let Some(watched) = here.osts.answer_watch(Some(chain), &request) {
+                        let is_head = entered.row.head() == Some(to.ost) && self.is_leased();
+                        return Answer::unchanged(watched.and_then(|reply| match is_head {
+                            true => Ok(reply),
+                            false => Err(Errno::EREMCHG),
+                        }));
+                    }
                     let read =
                         here.osts.handle_apart(client, index, request, bulk, Apart::default());
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);

@@ -25,6 +25,7 @@ use serde::Serialize;
 use std::fmt::Debug;
 
 mod mds;
+mod ost;
 
 const CHAIN_VERSION: ChainVersion = ChainVersion { target: 0xa001, version: 2 };
 
@@ -134,59 +135,6 @@ fn the_header_of_a_frame() {
     let golden = "474c4e5400000601010000000000000002000000060000000300000000000000\
          0400000000000000050000000000000008000000090000000700000000000000";
     assert_eq!(hex(&bytes), golden);
-}
-
-#[test]
-fn requests_to_an_ost_and_its_answers() {
-    let (object, offset, mtime) = (OBJECT, 1, Some(TIME));
-    let requests = [
-        OstRequest::Read { object, offset, len: 2 },
-        OstRequest::Write { object, offset, mtime, kept: true },
-        OstRequest::WriteExtents { object, count: 2, mtime, kept: true },
-        OstRequest::Truncate { object, size: 1 },
-        OstRequest::Fallocate { object, mode: 1, offset: 2, len: 3 },
-        OstRequest::Sync { object },
-        OstRequest::Stat { object },
-        OstRequest::Seek { object, offset, hole: true },
-        OstRequest::SetTime { object, mtime: TIME },
-        OstRequest::Space,
-        OstRequest::GrantSpace { bytes: 1 },
-    ];
-    must_be(
-        &requests,
-        "
-         Read 0007080102
-         Write 0107080101060401
-         WriteExtents 0207080201060401
-         Truncate 03070801
-         Fallocate 040708020203
-         Sync 050708
-         Stat 060708
-         Seek 0707080101
-         SetTime 0807080604
-         Space 09
-         GrantSpace 0a01",
-    );
-    let replies = [
-        OstReply::Done,
-        OstReply::Data(1),
-        OstReply::Written(STATE),
-        OstReply::Stat(Some(STATE)),
-        OstReply::Offset(Some(1)),
-        OstReply::Space(SPACE),
-        OstReply::SpaceGranted { bytes: 1, object_bytes_max: 2 },
-    ];
-    must_be(
-        &replies,
-        "
-         Done 00
-         Data 0101
-         Written 02010206040a06
-         Stat 0301010206040a06
-         Offset 040101
-         Space 0501020304
-         SpaceGranted 060102",
-    );
 }
 
 #[test]
@@ -493,6 +441,6 @@ fn operations_keep_their_numbers() {
          statfs sync set_layout reopen touch obj_read obj_write obj_truncate
          obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
          fallocate seek copy_range forget ping recovery lock return flock recall flush
-         obj_grant_space grant_inodes batch other move_layout scan";
+         obj_grant_space grant_inodes batch other move_layout scan obj_watch";
     assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
 }
