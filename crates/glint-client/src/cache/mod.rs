@@ -228,6 +228,11 @@ impl Cache {
         self.generation.load(Ordering::Acquire) == generation.locks
     }
 
+    /// Whether this client was not evicted since a generation.
+    pub(crate) fn is_session(&self, generation: Generation) -> bool {
+        self.session.load(Ordering::Acquire) == generation.session
+    }
+
     /// An update of inodes by this client begins.
     pub(crate) fn begin_update(&self, inos: &[Ino]) -> AttrUpdate {
         let mut inos = inos.to_vec();

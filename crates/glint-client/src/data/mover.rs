@@ -4,31 +4,40 @@
 //! - Copied is under a lock to write all of the file, with the gate of the file shut: nobody reads
 //!   or writes it meanwhile, here or elsewhere. So the copy is what the file was when it began, and
 //!   all that was written before is in it.
+//! - Not copied again under the lock is what was copied before ([`ahead`]) and has not changed since, as
+//!   those say who make the changes. Where they do not know, everything is copied again.
 //! - The switch is asked for only after the copy is on stable storage, and while the lock is held.
 //! - A lock that others want is kept for a part of the lease at most: then the file stays where it
 //!   is, and what was copied is removed.
 
+mod ahead;
+mod copying;
+mod ranges;
+
+use crate::cache::Generation;
+use crate::cache::inode::CachedInode;
 use crate::client::Client;
+use crate::data::gate::Shut;
 use crate::locks::data_locks::DataLockGuard;
 use crate::vfs::Caller;
+use copying::Copying;
 use futures_util::future::{Either, select};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::lock::Range;
 use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
+use ranges::FileRanges;
 use std::cell::Cell;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How much is copied with one read, and how many there are at once.
-const PIECE_BYTES: u64 = 1 << 20;
-const PIECES_MAX: usize = 8;
 /// Pause between two looks at who is still inside the gate.
 const LOOK: Duration = Duration::from_millis(5);
 /// Part of the lease for which others wait for the lock.
 const PATIENCE_DIVISOR: u32 = 4;
+/// Attempts to have nobody else inside when the file was copied before it was locked.
+const LOCK_ATTEMPTS: usize = 10;
 
 /// Since when others want the lock on the file that is being moved.
 struct Patience<'a> {
@@ -95,11 +104,14 @@ impl<T: Transport> Client<T> {
         layout: Layout,
         avoid: Vec<u16>,
     ) -> FsResult<()> {
+        // The new objects are this client's until it is evicted.
+        let session = self.cache.generation();
         let plan = MdsRequest::PlanLayout { ino, layout, avoid };
-        let MdsReply::Attr(Attr { layout: to, .. }) = self.ask(caller, &plan).await? else {
+        let MdsReply::Attr(planned) = self.ask(caller, &plan).await? else {
             return Err(Errno::EPROTO);
         };
-        let moved = self.copy_and_switch(caller, ino, to).await;
+        let to = planned.layout;
+        let moved = self.copy_and_switch(caller, &planned, session).await;
         if moved.is_err()
             && let Err(errno) = self.ask(caller, &MdsRequest::DropLayout { ino, layout: to }).await
         {
@@ -111,33 +123,64 @@ impl<T: Transport> Client<T> {
         moved
     }
 
-    async fn copy_and_switch(&self, caller: &Caller, ino: Ino, to: Layout) -> FsResult<()> {
+    async fn copy_and_switch(
+        &self,
+        caller: &Caller,
+        planned: &Attr,
+        session: Generation,
+    ) -> FsResult<()> {
+        let (ino, to) = (planned.ino, planned.layout);
         let inode = self.inode(ino);
-        let guard = match &inode {
-            Some(inode) => Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?),
-            None => None,
+        let written = Cell::new(0);
+        let is_planned = || self.cache.is_session(session);
+        let mut ahead = self.copy_ahead(planned, &written, &is_planned).await?;
+        let mut attempts = LOCK_ATTEMPTS;
+        let (guard, _shut) = loop {
+            match (self.lock_whole(ino, inode.as_ref()).await, &mut ahead) {
+                (Err(Errno::EAGAIN), Some(ahead)) if attempts > 1 => {
+                    // Nothing was copied under the lock: what others do now is one more round.
+                    attempts -= 1;
+                    host::sleep(10 * LOOK).await;
+                    self.copy_round((ino, to), &written, &is_planned, ahead).await?;
+                }
+                (locked, _) => break locked?,
+            }
         };
         let most = self.parameters.lease / PATIENCE_DIVISOR;
         let patience = Patience { guard: guard.as_ref(), wanted: Cell::new(None), most };
-        let shut = self.data.gate.shut(ino).ok_or(Errno::EBUSY)?;
-        while !shut.is_empty() {
-            // Calls inside may wait for the lock that others want back from here.
-            if guard.as_ref().is_some_and(DataLockGuard::is_recalled) {
-                return Err(Errno::EAGAIN);
-            }
-            host::sleep(LOOK).await;
-        }
         if let Some(inode) = &inode {
             self.flush_inode(inode).await?;
         }
         let attr = self.asked_attributes(ino).await?;
         let from = attr.layout;
         let objects = self.glimpse(ino, from).await?;
+        if objects.is_none() && written.get() > 0 {
+            // Its objects are gone, and others have come.
+            return Err(Errno::EAGAIN);
+        }
         if let Some(objects) = objects {
+            let is_held = || patience.is_held() && is_planned();
+            let check = || patience.check();
+            let copying = Copying {
+                ino,
+                to,
+                written: &written,
+                may_write: &is_held,
+                check: &check,
+                is_still: true,
+            };
             let copied = async {
-                self.copy_data(ino, (from, to), objects.size, &patience).await?;
-                let is_held = || patience.is_held();
-                self.truncate_objects(ino, to, objects.size, &is_held).await?;
+                let size = objects.size;
+                let left = match &mut ahead {
+                    Some(ahead) if ahead.from == from => {
+                        self.ask_changed(ino, ahead).await?;
+                        std::mem::take(&mut ahead.pending)
+                    }
+                    _ => FileRanges::all(),
+                };
+                let left = left.parts(size.max(written.get()), u64::MAX);
+                self.copy_ranges(&copying, from, size, &left).await?;
+                self.truncate_objects(ino, to, size, &is_held).await?;
                 let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
                 self.set_objects_time(ino, to, mtime, &is_held).await?;
                 self.sync_objects(ino, to).await
@@ -178,56 +221,25 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Copies what is data; what is a hole stays one.
-    async fn copy_data(
+    /// Locks all of the data of a file, and keeps the calls of this client out: EAGAIN if some are
+    /// inside that may wait for the lock.
+    async fn lock_whole(
         &self,
         ino: Ino,
-        (from, to): (Layout, Layout),
-        size: u64,
-        patience: &Patience<'_>,
-    ) -> FsResult<()> {
-        let mut copying = FuturesUnordered::new();
-        let (mut at, mut data_end) = (0, 0);
-        while at < size {
-            if at >= data_end {
-                at = match self.seek_objects(ino, from, at, size, false).await {
-                    Ok(data) => data,
-                    Err(Errno::ENXIO) => break,
-                    Err(errno) => return Err(errno),
-                };
-                data_end = self.seek_objects(ino, from, at, size, true).await?;
+        inode: Option<&Arc<CachedInode>>,
+    ) -> FsResult<(Option<DataLockGuard>, Shut<'_>)> {
+        let guard = match inode {
+            Some(inode) => Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?),
+            None => None,
+        };
+        let shut = self.data.gate.shut(ino).ok_or(Errno::EBUSY)?;
+        while !shut.is_empty() {
+            // Calls inside may wait for the lock that others want back from here.
+            if guard.as_ref().is_some_and(DataLockGuard::is_recalled) {
+                return Err(Errno::EAGAIN);
             }
-            patience.check()?;
-            let len = PIECE_BYTES.min(data_end - at);
-            copying.push(self.copy_piece(ino, (from, to), at, len, patience));
-            at += len;
-            if copying.len() >= PIECES_MAX
-                && let Some(copied) = copying.next().await
-            {
-                copied?;
-            }
+            host::sleep(LOOK).await;
         }
-        while let Some(copied) = copying.next().await {
-            copied?;
-            patience.check()?;
-        }
-        Ok(())
-    }
-
-    async fn copy_piece(
-        &self,
-        ino: Ino,
-        (from, to): (Layout, Layout),
-        offset: u64,
-        len: u64,
-        patience: &Patience<'_>,
-    ) -> FsResult<()> {
-        let mut data = vec![0; len as usize];
-        let got = self.read_objects(ino, from, offset, &mut data).await?;
-        if got as u64 != len {
-            // Nobody makes it shorter meanwhile.
-            return Err(Errno::EIO);
-        }
-        self.write_objects(ino, to, offset, &data, &|| patience.is_held()).await
+        Ok((guard, shut))
     }
 }

@@ -50,7 +50,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// One request to each object of a file, all at once.
-    async fn each_object(
+    pub(crate) async fn each_object(
         &self,
         ino: Ino,
         layout: Layout,

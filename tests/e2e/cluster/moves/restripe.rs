@@ -1,4 +1,5 @@
-//! Data that moves to other layouts while it is used, and to a server that stands still.
+//! Data that moves to other layouts while it is used, also of a large file that is written all the
+//! time, and to a server that stands still.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -108,5 +109,80 @@ fn a_file_is_read_while_its_move_to_a_server_stands_still() {
     run(glint().args(["restripe", "-c", "2", text(&a.join(&name))]));
     assert!(fs::read(b.join(&name)).unwrap() == content);
     [one, two, oss, server].into_iter().for_each(Process::stop);
+    world.assert_sound();
+}
+
+/// Size of a block of the large file, and how many it has: under a lock on all of it, copying would take
+/// longer than others wait with this lease.
+const SMALL: usize = 4 << 10;
+const SMALLS: u64 = 64 << 10;
+
+fn small(number: u64, version: u32) -> Vec<u8> {
+    (number << 32 | u64::from(version)).to_le_bytes().repeat(SMALL / 8)
+}
+
+fn check_small(file: &File, number: u64, version: u32) {
+    let mut found = vec![0; SMALL];
+    file.read_exact_at(&mut found, number * SMALL as u64).unwrap();
+    assert!(found == small(number, version), "block {number} is not version {version}");
+}
+
+/// One command is enough for each move. It is made by the other mount.
+#[test]
+fn a_large_file_moves_while_it_is_written_all_the_time() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "3", "--lease", "5"]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let (two, b) = world.mount(port, "b", &[]);
+    let name = b.join("file");
+    let writer = OpenOptions::new().read(true).write(true).create_new(true).open(&name).unwrap();
+    let many = 256;
+    for first in (0..SMALLS).step_by(many) {
+        let data: Vec<u8> = (first..first + many as u64).flat_map(|n| small(n, 0)).collect();
+        writer.write_all_at(&data, first * SMALL as u64).unwrap();
+    }
+    let reader = File::open(a.join("file")).unwrap();
+    let moves = AtomicBool::new(true);
+    let end = SMALLS * SMALL as u64;
+    std::thread::scope(|scope| {
+        let used = scope.spawn(|| {
+            let (mut random, mut version) = (Random(11), vec![0u32; SMALLS as usize]);
+            for n in 0.. {
+                if !moves.load(Ordering::Acquire) {
+                    break;
+                }
+                let block = random.below(SMALLS);
+                let version = &mut version[block as usize];
+                *version += 1;
+                writer.write_all_at(&small(block, *version), block * SMALL as u64).unwrap();
+                match n % 64 {
+                    0 => check_small(&reader, block, *version),
+                    // What was behind the end must not come back with a longer file.
+                    32 => {
+                        writer.set_len(end + 3 * SMALL as u64).unwrap();
+                        writer.write_all_at(&[7; SMALL], end + SMALL as u64).unwrap();
+                        writer.set_len(end).unwrap();
+                    }
+                    _ => {}
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            version
+        });
+        for layout in [["-c", "3"], ["-r", "2"], ["-r", "1"]] {
+            run(glint().arg("restripe").args(layout).arg(a.join("file")));
+        }
+        moves.store(false, Ordering::Release);
+        let version = used.join().unwrap();
+        writer.set_len(end + 3 * SMALL as u64).unwrap();
+        let mut behind = vec![1; 3 * SMALL];
+        reader.read_exact_at(&mut behind, end).unwrap();
+        assert!(behind.iter().all(|byte| *byte == 0), "what was cut off is there again");
+        (0..SMALLS).for_each(|n| check_small(&reader, n, version[n as usize]));
+    });
+    server.assert_no(event::CLIENT_EVICTED);
+    drop((reader, writer));
+    [one, two, server].into_iter().for_each(Process::stop);
     world.assert_sound();
 }

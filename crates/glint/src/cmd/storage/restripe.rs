@@ -24,11 +24,12 @@ const REDRAW: Duration = Duration::from_millis(200);
 /// stripe size.
 ///
 /// The files may be used meanwhile, from here and from other hosts; who reads or writes a file waits
-/// while that file is copied. Each file has either its old or its new layout, whatever happens. The
+/// while what has changed of it since it was copied, or all of a small file, is copied. Each file has
+/// either its old or its new layout, whatever happens. The
 /// space of the old one becomes free some time later (`--lease` of the server). Files that are laid
 /// out so already are skipped.
 ///
-/// A file that others use all the time may not be moved: it is named, and the exit status is 1; run
+/// A file that others change too fast may not be moved: it is named, and the exit status is 1; run
 /// the command again. Its owner and root may do this. What is made in a directory later, `glint
 /// setstripe` says.
 ///
