@@ -8,6 +8,7 @@ mod delegations;
 mod grants;
 mod lookups;
 mod memory;
+mod moves;
 mod prefetch;
 mod scans;
 #[path = "../support/mod.rs"]

@@ -2,6 +2,7 @@
 //! and each data request fails as the test says.
 
 mod tree;
+mod watched;
 
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
 use glint_net::{
@@ -22,6 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use tree::Tree;
+use watched::WatchedObject;
 
 pub(crate) const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
 pub(crate) const FILE: Ino = Ino(7);
@@ -67,6 +69,7 @@ pub(crate) struct World {
     pub locks: u64,
     /// Whether something would be sent again after a loss of power.
     pub uncommitted: bool,
+    pub watched: WatchedObject,
 }
 
 impl World {
@@ -152,6 +155,12 @@ impl World {
         len as u32
     }
 
+    fn punch(&mut self, object: ObjectId, offset: u64, len: u64) {
+        let Some(content) = self.objects.get_mut(&object) else { return };
+        let end = offset.saturating_add(len).min(content.len() as u64);
+        content.get_mut(offset as usize..end as usize).unwrap_or_default().fill(0);
+    }
+
     /// An object whose pages of zeros are holes.
     fn stat(&self, object: ObjectId) -> Option<ObjectAttr> {
         let content = self.objects.get(&object)?;
@@ -182,6 +191,9 @@ impl World {
         if let Some(errno) = self.fault.as_mut().and_then(|fault| fault(&request)) {
             return Err(errno);
         }
+        if let Some(watched) = self.watched.answer(&request) {
+            return watched;
+        }
         Ok(match (request, bulk.borrowed()) {
             (OstRequest::Write { object, offset, .. }, Bulk::Out(data)) => {
                 self.put(object, offset, data);
@@ -194,7 +206,11 @@ impl World {
                 OstReply::Written(self.stat(object).unwrap_or_default())
             }
             (OstRequest::Read { object, offset, .. }, Bulk::In(room)) => {
-                OstReply::Data(self.get(object, offset, room))
+                let len = self.get(object, offset, room);
+                if let Some((offset, data)) = self.watched.next_change() {
+                    self.put(object, offset, &data);
+                }
+                OstReply::Data(len)
             }
             (OstRequest::Stat { object }, _) => OstReply::Stat(self.stat(object)),
             (OstRequest::Seek { object, offset, hole }, _) => {
@@ -206,6 +222,12 @@ impl World {
             }
             (OstRequest::Truncate { object, size }, _) => {
                 self.objects.entry(object).or_default().resize(size as usize, 0);
+                OstReply::Done
+            }
+            (OstRequest::Fallocate { object, mode, offset, len }, _)
+                if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 =>
+            {
+                self.punch(object, offset, len);
                 OstReply::Done
             }
             (

@@ -22,8 +22,9 @@ pub(crate) enum OstCommand {
     /// Move all files away from an OST, while they are used
     ///
     /// New files avoid it from now on, and those that are there are moved to other OSTs, some at
-    /// once, through the mount that is named. Who reads or writes a file waits while that is moved;
-    /// one that others use all the time is tried again, and named in the end, with exit status 1.
+    /// once, through the mount that is named. Who reads or writes a file waits while what changed last
+    /// is copied, of small files all; one that others change too fast is tried again, and named in the
+    /// end, with exit status 1.
     /// Ctrl-C ends after the files that are being moved; the same command goes on from there. When it
     /// has ended, nothing is lost with the OST: `glint ost remove` takes it away. For root, and
     /// administrators only.
