@@ -143,11 +143,10 @@ impl ObjectWatches {
         chain: Option<ChainVersion>,
         request: &OstRequest,
     ) -> Option<FsResult<OstReply>> {
-        let now = clock::now();
         match *request {
-            OstRequest::Watch { object } => Some(self.begin(chain, object, now)),
+            OstRequest::Watch { object } => Some(self.begin(chain, object, clock::now())),
             OstRequest::Changed { object, watch, round, after } => {
-                let told = self.tell((object, watch), chain, (round, after), now);
+                let told = self.tell((object, watch), chain, (round, after), clock::now());
                 Some(told.map(|extents| OstReply::Changed { extents }))
             }
             _ => None,
