@@ -4,8 +4,8 @@
 //! - Copied is under a lock to write all of the file, with the gate of the file shut: nobody reads
 //!   or writes it meanwhile, here or elsewhere. So the copy is what the file was when it began, and
 //!   all that was written before is in it.
-//! - Not copied again under the lock is what was copied before ([`ahead`]) and has not changed since, as
-//!   those say who make the changes. Where they do not know, everything is copied again.
+//! - Data that was copied before the lock was taken ([`ahead`]) is left out only if the OSTs of the old
+//!   objects say that it has not changed since. If one does not know, everything is copied again.
 //! - The switch is asked for only after the copy is on stable storage, and while the lock is held.
 //! - A lock that others want is kept for a part of the lease at most: then the file stays where it
 //!   is, and what was copied is removed.

@@ -4,7 +4,8 @@
 //! - The objects are watched before anything is read of them. So whatever the new objects may lack is in
 //!   [`CopyAhead::pending`], or will be told by the watches as a change. A watch that does not know
 //!   leaves everything pending.
-//! - What one client has written and not sent is a change later: at the latest when it gives its lock up.
+//! - Data that a client has written and not sent is a change later: at the latest when it returns its
+//!   lock.
 //! - A range is pending until it is copied; what ends in between ends the move.
 
 use super::copying::Copying;
@@ -56,7 +57,7 @@ impl<T: Transport> Client<T> {
         if size < FILE_BYTES_MIN {
             return Ok(None);
         }
-        // The server is of another mind, or has too many: all is copied under the lock.
+        // A server has too many watches, or is away: all is copied under the lock.
         let Ok(watches) = self.watch_objects(ino, from).await else { return Ok(None) };
         let pending = FileRanges::all();
         let mut ahead = CopyAhead { from, watches, round: 0, asked: clock::now(), pending };
