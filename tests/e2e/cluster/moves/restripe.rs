@@ -170,10 +170,12 @@ fn a_large_file_moves_while_it_is_written_all_the_time() {
             }
             version
         });
-        for layout in [["-c", "3"], ["-r", "2"], ["-r", "1"]] {
-            run(glint().arg("restripe").args(layout).arg(a.join("file")));
-        }
+        let layouts = ["-r 1 -c 3", "-r 2 -c 2", "-r 1 -c 1"].map(|words| words.split(' '));
+        let moved = layouts.map(|layout| {
+            glint().arg("restripe").args(layout).arg(a.join("file")).output().unwrap()
+        });
         moves.store(false, Ordering::Release);
+        moved.iter().for_each(|output| assert!(output.status.success(), "{output:?}"));
         let version = used.join().unwrap();
         writer.set_len(end + 3 * SMALL as u64).unwrap();
         let mut behind = vec![1; 3 * SMALL];
