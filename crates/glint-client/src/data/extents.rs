@@ -248,7 +248,7 @@ impl DirtyObject {
             Some((start, later)) => {
                 // The write begins before all that is there.
                 let mut merged = Extent {
-                    data: memory(data.len(), block),
+                    data: memory(offset, data.len(), block),
                     since: later.since.min(now),
                     retry: later.retry,
                 };
@@ -256,7 +256,10 @@ impl DirtyObject {
                 append(&mut merged, offset, start, &later);
                 (offset, merged)
             }
-            None => (offset, Extent { data: memory(data.len(), block), since: now, retry: None }),
+            None => {
+                let data = memory(offset, data.len(), block);
+                (offset, Extent { data, since: now, retry: None })
+            }
         };
         while let Some((start_of_later, later)) = part() {
             // Overwritten below as far as the new data reaches.
@@ -294,11 +297,12 @@ impl DirtyObject {
     }
 }
 
-/// Memory for an extent that begins with `len` bytes. A small one gets what it needs, and grows if
-/// more comes.
-fn memory(len: usize, block: u64) -> Arc<Vec<u8>> {
-    let small = len < block as usize / 64;
-    Arc::new(Vec::with_capacity(if small { len } else { block as usize }))
+/// Memory for an extent that begins with `len` bytes at `offset`. Where a stream comes into its next
+/// block that gets all at once. Others grow as data comes: a small file that took a whole block first, and
+/// gave the rest back when it was sent, asked the kernel for memory three times.
+fn memory(offset: u64, len: usize, block: u64) -> Arc<Vec<u8>> {
+    let is_next_of_stream = offset > 0 && offset.is_multiple_of(block);
+    Arc::new(Vec::with_capacity(if is_next_of_stream { len.max(block as usize) } else { len }))
 }
 
 /// Puts `later`, which begins at `start_of_later`, behind or into `merged`, which begins at
