@@ -21,9 +21,22 @@ impl OssLink {
 
     /// Says or asks something.
     pub async fn ask(&mut self, request: OssRequest) -> Result<FsResult<OssReply>, NetError> {
-        match self.0.ask(&Request::Oss(request), PATIENCE).await? {
-            Reply::Oss(reply) => Ok(reply),
-            _ => Err(NetError::Refused("it does not know what an OSS is".into())),
-        }
+        answer(self.0.ask(&Request::Oss(request), PATIENCE).await?)
+    }
+
+    /// Asks several things at once. The answers are in the order of the requests.
+    pub async fn ask_all(
+        &mut self,
+        requests: Vec<OssRequest>,
+    ) -> Result<Vec<FsResult<OssReply>>, NetError> {
+        let requests: Vec<Request<'_>> = requests.into_iter().map(Request::Oss).collect();
+        self.0.ask_all(&requests, PATIENCE).await?.into_iter().map(answer).collect()
+    }
+}
+
+fn answer(reply: Reply) -> Result<FsResult<OssReply>, NetError> {
+    match reply {
+        Reply::Oss(reply) => Ok(reply),
+        _ => Err(NetError::Refused("it does not know what an OSS is".into())),
     }
 }

@@ -1,12 +1,13 @@
-//! A connection of its own for one conversation: one request at a time, and its answer.
+//! A connection of its own for one conversation: one request at a time, or several, and their
+//! answers.
 //!
 //! Invariant: nothing is waited for longer than a time that whoever asks has named, so a server
 //! that is cut off, or stands still, is noticed.
 
 use crate::client::recovery::{ask, open};
 use crate::client::remote::explain_early_end;
-use crate::transport::frame_writer::FrameWriter;
-use crate::transport::framing::{Envelope, FrameReader, request_frame};
+use crate::transport::frame_writer::{FrameWriter, KeptFrame};
+use crate::transport::framing::{Envelope, FrameReader, reply_of, request_frame};
 use crate::transport::stream::Address;
 use crate::{NetError, host};
 use futures_util::future::{Either, select};
@@ -19,7 +20,7 @@ use std::time::Duration;
 /// Longest time for a connection, and for an answer where nothing else can be done meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection on which one request at a time is answered. Both sides see its end when it is
+/// A connection on which whoever has it waits for each answer. Both sides see its end when it is
 /// dropped.
 pub(crate) struct Link {
     writer: FrameWriter,
@@ -73,6 +74,55 @@ impl Link {
         self.is_heard = true;
         Ok(reply)
     }
+
+    /// Asks several things at once, and waits so long for all answers, which are returned in the order
+    /// of the requests.
+    pub(crate) async fn ask_all(
+        &mut self,
+        requests: &[Request<'_>],
+        patience: Duration,
+    ) -> Result<Vec<Reply>, NetError> {
+        let mut frames: Vec<KeptFrame> = Vec::with_capacity(requests.len());
+        for (number, request) in (0..).zip(requests) {
+            let envelope = Envelope::request(request.op(), self.client);
+            frames.push(request_frame(Envelope { xid: number, ..envelope }, request)?.into());
+        }
+        let asking = ask_all(&self.writer, &mut self.reader, &frames);
+        in_time("waiting for answers", patience, asking).await
+    }
+}
+
+/// Requests under way at once, each with its place as its number, and their answers.
+async fn ask_all(
+    writer: &FrameWriter,
+    reader: &mut FrameReader,
+    requests: &[KeptFrame],
+) -> Result<Vec<Reply>, NetError> {
+    let mut replies: Vec<Option<Reply>> = requests.iter().map(|_| None).collect();
+    requests.iter().for_each(|request| writer.push(request));
+    while replies.iter().any(Option::is_none) {
+        writer.flush().await?;
+        let (pass, frames) = reader.next_pass().await?;
+        let mut pause = None;
+        for frame in &frames {
+            let number = frame.header.xid as usize;
+            let (Some(place), Some(request)) = (replies.get_mut(number), requests.get(number))
+            else {
+                continue;
+            };
+            match reply_of(pass.body(frame))? {
+                Reply::Busy { retry_ms } => {
+                    writer.push(request);
+                    pause = Some(Duration::from_millis(retry_ms.into()));
+                }
+                reply => *place = Some(reply),
+            }
+        }
+        if let Some(pause) = pause {
+            host::sleep(pause).await;
+        }
+    }
+    Ok(replies.into_iter().flatten().collect())
 }
 
 impl Drop for Link {

@@ -5,6 +5,8 @@
 //! - A session is reported as fenced when nothing of it is executed any more.
 //! - Objects are destroyed only while the MDS is relied on: no change that stood still makes one
 //!   again afterwards.
+//! - Another run of the MDS is not relied on before it has said of each session here whether it is a
+//!   good one. However many there are, it hears meanwhile that this server lives.
 //! - No more than [`QUESTIONS_FOR_MDS_MAX`] questions wait for it, whoever asks and goes away.
 //! - Nothing here waits for a disk: the MDS would take a slow one for an OSS that is gone. What
 //!   takes its time is reported when it is done.
@@ -18,7 +20,7 @@ use glint_net::{Address, NetError, OssLink, host};
 use glint_ost::disk::Disk;
 use glint_proto::limits::QUESTIONS_FOR_MDS_MAX;
 use glint_proto::oss::{Heartbeat, Orders, OssReply, OssRequest};
-use glint_proto::{Errno, FsResult, ObjectId, clock};
+use glint_proto::{ClientId, Errno, FsResult, ObjectId, Owner, clock};
 use glint_wait::Backoff;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -34,6 +36,8 @@ const RETRY_MAX: Duration = Duration::from_millis(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long it waits to be heard when it leaves.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
+/// Sessions that the MDS is asked about at once.
+const CHECKS: usize = 32;
 /// How often it complains that nobody answers.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -153,6 +157,7 @@ impl<D: Disk> Oss<D> {
             events,
             orders,
             fencing: Vec::new(),
+            unchecked: Vec::new(),
             is_another_run: false,
             done: (0, 0),
             chains: 0,
@@ -194,6 +199,8 @@ struct Talk<'a, D: Disk> {
     destroying: Option<OrderId>,
     /// Sessions that the MDS wants to be fenced.
     fencing: Vec<u64>,
+    /// Sessions that its last run knew, until this one has said whether they are good.
+    unchecked: Vec<(ClientId, u64, Owner)>,
     /// The MDS has started again, and was not relied on since.
     is_another_run: bool,
     /// The last order that was done.
@@ -350,8 +357,8 @@ impl<D: Disk> Talk<'_, D> {
         orders: Orders,
         sent: Instant,
     ) -> Result<Duration, NetError> {
-        let sessions = &self.oss.sessions;
-        let here = self.oss.here().await;
+        let oss = self.oss;
+        let (sessions, here) = (&oss.sessions, oss.here().await);
         let (change, everywhere) = (orders.last_change, orders.known_everywhere);
         self.oss.replication.said(here, &orders.chains, change, everywhere);
         self.chains = change;
@@ -360,21 +367,20 @@ impl<D: Disk> Talk<'_, D> {
         if self.done.0 != orders.sequence {
             self.is_another_run = true;
             // The MDS may have forgotten what ended between two of its runs: it is asked about each.
+            self.unchecked.clear();
             for (session, _) in sessions.all() {
-                let (client, number) = (session.client(), session.number());
                 let Some(owner) = session.owner() else { continue };
-                let question = OssRequest::CheckSession { client, session: number, owner };
-                if link.ask(question).await? != Ok(OssReply::SessionIsGood(true)) {
-                    sessions.fence(number);
-                }
+                self.unchecked.push((session.client(), session.number(), owner));
             }
             self.done = (orders.sequence, 0);
         }
+        self.check_sessions(link, clock::now() + BEAT).await?;
         self.fencing = orders.fence;
         self.fencing.iter().for_each(|number| sessions.fence(*number));
         let (lease, now) = (Duration::from_millis(orders.lease_ms), clock::now());
         // After all that it wants to be fenced is.
         let relies = !orders.more_to_fence
+            && self.unchecked.is_empty()
             && sessions.rely_until(sent + lease / 2, std::mem::take(&mut self.is_another_run), now);
         sessions.forget_absent(now, lease);
         if relies
@@ -394,9 +400,30 @@ impl<D: Disk> Talk<'_, D> {
         }
         Ok(match relies && self.fencing.is_empty() {
             true => BEAT,
+            false if !self.unchecked.is_empty() => Duration::ZERO,
             false if self.fencing.iter().any(|number| self.is_quiet(*number)) => Duration::ZERO,
             false => LOOK_AGAIN,
         })
+    }
+
+    /// Asks the MDS about sessions that it has not said to be good yet, until some time after which
+    /// it wants to hear more. Fences the others.
+    async fn check_sessions(&mut self, link: &mut OssLink, until: Instant) -> Result<(), NetError> {
+        while !self.unchecked.is_empty() && clock::now() < until {
+            let from = self.unchecked.len().saturating_sub(CHECKS);
+            let question = |(client, session, owner): &(ClientId, u64, Owner)| {
+                let (client, session, owner) = (*client, *session, *owner);
+                OssRequest::CheckSession { client, session, owner }
+            };
+            let questions = self.unchecked[from..].iter().map(question).collect();
+            let answers = link.ask_all(questions).await?;
+            for ((_, number, _), answer) in self.unchecked.drain(from..).zip(answers) {
+                if answer != Ok(OssReply::SessionIsGood(true)) {
+                    self.oss.sessions.fence(number);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -427,7 +454,6 @@ fn refusal(errno: Errno) -> String {
 mod tests {
     use super::*;
     use futures_lite::future::{block_on, poll_once};
-    use glint_proto::{ClientId, Owner};
 
     /// While the MDS is away, each hello of a session that is not known is one.
     #[test]
