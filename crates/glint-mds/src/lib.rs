@@ -26,7 +26,7 @@ pub use background::check::{
     CheckReport, Extent, Finding, believe_objects, check, clients_to_return, objects_to_destroy,
 };
 pub use background::reaper::Targets;
-pub use chains::drain::{DrainError, HeldPart, Leaving};
+pub use chains::drain::{DrainError, HeldPart};
 pub use chains::emptied::{EmptiedError, Replacement};
 pub use chains::losses::{GiveUpError, LosesData, Losses};
 pub use chains::membership::{ChainLoss, Loss, Seen};

@@ -209,6 +209,9 @@ pub const POSIX_LOCKS_MAX: usize = 1 << 16;
 pub const DEADLOCK_OWNERS_MAX: usize = 256;
 /// How long a client that is not heard of keeps its open files.
 pub const LEASE_MS: u64 = 30_000;
+/// A command that moves files between OSTs has ended if it was not heard of for so long. It is heard
+/// of three times as often.
+pub const BALANCE_TURN_MS: u64 = 30_000;
 /// How often a thread that hears clients says that it runs.
 pub const BEAT_MS: u64 = 250;
 /// A server that stood still, or one of its threads, for so long heard nobody meanwhile.

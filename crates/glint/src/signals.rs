@@ -57,6 +57,11 @@ impl Stop {
         Ok(stop)
     }
 
+    /// Asks for it, as a signal does.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+    }
+
     /// Whether a signal came.
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)

@@ -124,7 +124,7 @@ impl Target {
             }
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
-                None if ["scrub", "heal", "give-up", "drain"]
+                None if ["scrub", "heal", "give-up", "drain", "balance"]
                     .iter()
                     .any(|word| what.starts_with(word)) =>
                 {

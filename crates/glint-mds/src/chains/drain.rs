@@ -10,8 +10,8 @@ use crate::error::errno;
 use crate::service::Mds;
 use crate::store::keys::Orphan;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{Attr, Errno, FsResult, Ino};
-use std::collections::BTreeMap;
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout};
+use std::collections::{BTreeMap, BTreeSet};
 
 const KEY: &[u8] = b"drained";
 /// Orphan keys that are read at once.
@@ -50,15 +50,6 @@ pub struct HeldPart {
     pub copies: u8,
     /// Bytes that it takes on each of the OSTs that it lies on, as far as the MDS knows.
     pub osts: BTreeMap<u16, u64>,
-}
-
-/// Files with objects on an OST that are to be removed there.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Leaving {
-    /// All of them.
-    pub files: u64,
-    /// Those of them whose data has moved, or is just being copied there.
-    pub moved: u64,
 }
 
 impl<K: Kv> Mds<K> {
@@ -165,25 +156,46 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Counts files that were removed, or moved, and have objects there which are not removed yet.
-    pub async fn leaving(&self, ost: u16, own: u16) -> FsResult<Leaving> {
-        let (mut leaving, mut from) = (Leaving::default(), Vec::new());
+    pub async fn leaving(&self, ost: u16, own: u16) -> FsResult<u64> {
+        let mut files = 0;
+        let count = |_: &[u8], layout: &Layout| {
+            files += u64::from(self.has_stripe_on(layout, own, &[ost]));
+        };
+        self.visit_leaving(count).await?;
+        Ok(files)
+    }
+
+    /// Counts files that were moved, or are just being moved, and have objects that are not removed
+    /// yet: each once, on however many OSTs these are.
+    pub async fn moved_and_kept(&self) -> FsResult<u64> {
+        let mut files = BTreeSet::new();
+        let count = |key: &[u8], _: &Layout| {
+            if key.len() > Ino::ROOT.key().len() {
+                files.extend(Ino::from_key(key));
+            }
+        };
+        self.visit_leaving(count).await?;
+        Ok(files.len() as u64)
+    }
+
+    /// Visits all objects that are to be removed, by their keys and layouts.
+    async fn visit_leaving(&self, mut visit: impl FnMut(&[u8], &Layout)) -> FsResult<()> {
+        let mut from = Vec::new();
         loop {
             let page = self.kv.scan(Keyspace::Orphan, &from, &[0xff; 11], ORPHANS).await;
             let page = page.map_err(errno)?;
             for (key, value) in &page {
                 if let Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) =
                     Orphan::parse(value)
-                    && self.has_stripe_on(&layout, own, &[ost])
                 {
-                    leaving.files += 1;
-                    leaving.moved += u64::from(key.len() > Ino::ROOT.key().len());
+                    visit(key, &layout);
                 }
             }
             let Some((last, _)) = page.last().filter(|_| page.len() == ORPHANS) else { break };
             from = [last.as_slice(), &[0]].concat();
             futures_lite::future::yield_now().await;
         }
-        Ok(leaving)
+        Ok(())
     }
 }
 

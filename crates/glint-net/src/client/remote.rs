@@ -183,6 +183,7 @@ impl Remote {
             what => match OstOrder::parse(what) {
                 Some(OstOrder::GiveUp(request)) => Request::GiveUpOst(request),
                 Some(OstOrder::Drain(request)) => Request::DrainOst(request),
+                Some(OstOrder::Balance(request)) => Request::BalanceTurn(request),
                 None => Request::Status,
             },
         };

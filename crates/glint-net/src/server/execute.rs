@@ -102,6 +102,9 @@ impl<S: Service> Worker<S> {
             Request::DrainOst(request) => {
                 self.order(&connection, self.service.drain_ost(request)).await
             }
+            Request::BalanceTurn(request) => {
+                self.order(&connection, self.service.balance_turn(request)).await
+            }
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;

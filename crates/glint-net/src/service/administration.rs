@@ -1,6 +1,6 @@
 //! The process itself: its state, its threads, and the other servers of the cluster.
 
-use glint_proto::message::{DrainOst, GiveUp};
+use glint_proto::message::{BalanceTurn, DrainOst, GiveUp};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 use glint_proto::{Errno, FsResult};
@@ -33,6 +33,12 @@ pub trait AdminService {
     /// people.
     fn drain_ost(&self, _request: DrainOst) -> impl Future<Output = Result<String, String>> {
         ready(Err("only the server with the MDS can drain an OST; ask that".into()))
+    }
+
+    /// Gives a command that moves files between OSTs its turn, or ends that. The answer is JSON, an
+    /// error a sentence for people.
+    fn balance_turn(&self, _request: BalanceTurn) -> impl Future<Output = Result<String, String>> {
+        ready(Err("only the server with the MDS knows all OSTs; ask that".into()))
     }
 
     /// Answers another server of OSTs, whose certificate has this name.

@@ -3,6 +3,8 @@
 
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
+mod orders;
+
 use crate::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use crate::limits::{HOST_NAME_BYTES_MAX, MOUNT_POINT_BYTES_MAX};
 use crate::lock::{Grant, Recall, Return};
@@ -13,6 +15,7 @@ use crate::reclaim::Reclaim;
 use crate::{
     Attr, Capability, Cred, Errno, FsResult, Ino, ObjectId, RequestId, Session, Timestamp,
 };
+pub use orders::{BalanceStep, BalanceTurn, DrainOst, DrainStep, GiveUp, GiveUpStep, OstOrder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -225,6 +228,8 @@ pub enum Request<'a> {
     /// Reads from objects of this server's OSTs, up to
     /// [`OBJECT_READS_MAX`](crate::limits::OBJECT_READS_MAX) and one bulk.
     ReadObjects(Vec<ObjectRead>),
+    /// A command moves files between OSTs, and no other one shall.
+    BalanceTurn(BalanceTurn),
 }
 
 impl Request<'_> {
@@ -237,7 +242,8 @@ impl Request<'_> {
             | Request::Scrub { .. }
             | Request::Heal { .. }
             | Request::GiveUpOst(_)
-            | Request::DrainOst(_) => Op::Status,
+            | Request::DrainOst(_)
+            | Request::BalanceTurn(_) => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
@@ -282,8 +288,8 @@ pub enum Reply {
     Peer(FsResult<PeerReply>),
     /// To [`Request::Oss`].
     Oss(FsResult<OssReply>),
-    /// To [`Request::Status`], [`Request::Stats`], [`Request::GiveUpOst`], [`Request::DrainOst`], and
-    /// what only says that it is done.
+    /// To [`Request::Status`], [`Request::Stats`], [`Request::GiveUpOst`], [`Request::DrainOst`],
+    /// [`Request::BalanceTurn`], and what only says that it is done.
     Json(String),
     /// The request is not done.
     Failed(Errno),
@@ -342,147 +348,4 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Attributes, if they were asked for and the inode is still there.
     pub attr: Option<Attr>,
-}
-
-/// Request of an administrator about an OST, as commands ask a mount for it in words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OstOrder {
-    /// It does not exist any more.
-    GiveUp(GiveUp),
-    /// Files shall leave it.
-    Drain(DrainOst),
-}
-
-impl OstOrder {
-    /// The request that these words are.
-    pub fn parse(words: &str) -> Option<OstOrder> {
-        let give_up = GiveUp::parse(words).map(OstOrder::GiveUp);
-        give_up.or_else(|| DrainOst::parse(words).map(OstOrder::Drain))
-    }
-}
-
-impl fmt::Display for OstOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OstOrder::GiveUp(request) => request.fmt(f),
-            OstOrder::Drain(request) => request.fmt(f),
-        }
-    }
-}
-
-/// Request of an administrator about an OST that does not exist any more; also in words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct GiveUp {
-    /// The OST.
-    pub ost: u16,
-    /// What is asked for.
-    pub step: GiveUpStep,
-}
-
-/// Steps in which an OST is given up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum GiveUpStep {
-    /// Only say what is lost with it: all chains, and a page of files from this inode on.
-    Preview(Ino),
-    /// Give it up, if chains lose what the preview with this number has said.
-    Confirmed(u64),
-}
-
-impl GiveUp {
-    /// The request that these words are.
-    pub fn parse(words: &str) -> Option<GiveUp> {
-        let words: Vec<&str> = words.split(' ').collect();
-        let ["give-up", ost, step, number] = words[..] else { return None };
-        let number = number.parse().ok()?;
-        let step = match step {
-            "preview" => GiveUpStep::Preview(Ino(number)),
-            "confirmed" => GiveUpStep::Confirmed(number),
-            _ => return None,
-        };
-        Some(GiveUp { ost: ost.parse().ok()?, step })
-    }
-}
-
-impl fmt::Display for GiveUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ost = self.ost;
-        match self.step {
-            GiveUpStep::Preview(ino) => write!(f, "give-up {ost} preview {}", ino.0),
-            GiveUpStep::Confirmed(number) => write!(f, "give-up {ost} confirmed {number}"),
-        }
-    }
-}
-
-/// Request of an administrator about an OST that files shall leave; also in words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DrainOst {
-    /// The OST.
-    pub ost: u16,
-    /// What is asked for.
-    pub step: DrainStep,
-}
-
-/// Steps in which an OST is drained.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum DrainStep {
-    /// New files avoid it from now on.
-    Begin,
-    /// New files use it again.
-    End,
-    /// A page of the files that have a stripe there, from this inode on.
-    Files(Ino),
-}
-
-impl DrainOst {
-    /// The request that these words are.
-    pub fn parse(words: &str) -> Option<DrainOst> {
-        let words: Vec<&str> = words.split(' ').collect();
-        let (ost, step) = match words[..] {
-            ["drain", ost, "begin"] => (ost, DrainStep::Begin),
-            ["drain", ost, "end"] => (ost, DrainStep::End),
-            ["drain", ost, "files", from] => (ost, DrainStep::Files(Ino(from.parse().ok()?))),
-            _ => return None,
-        };
-        Some(DrainOst { ost: ost.parse().ok()?, step })
-    }
-}
-
-impl fmt::Display for DrainOst {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ost = self.ost;
-        match self.step {
-            DrainStep::Begin => write!(f, "drain {ost} begin"),
-            DrainStep::End => write!(f, "drain {ost} end"),
-            DrainStep::Files(from) => write!(f, "drain {ost} files {}", from.0),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_a_drain_are_the_request_that_they_were_made_of() {
-        for step in [DrainStep::Begin, DrainStep::End, DrainStep::Files(Ino(u64::MAX))] {
-            let request = DrainOst { ost: 3, step };
-            assert_eq!(DrainOst::parse(&request.to_string()), Some(request));
-            assert!(request.to_string().len() < 64);
-        }
-        let others = ["drain", "drain 1", "drain 70000 end", "drain 1 files", "drain 1 files x"];
-        assert!(others.iter().all(|words| DrainOst::parse(words).is_none()));
-    }
-
-    #[test]
-    fn words_are_the_request_that_they_were_made_of() {
-        for step in [GiveUpStep::Preview(Ino(0)), GiveUpStep::Confirmed(u64::MAX)] {
-            let request = GiveUp { ost: 3, step };
-            let words = request.to_string();
-            assert_eq!(GiveUp::parse(&words), Some(request));
-            // A mount reads no longer ones.
-            assert!(words.len() < 64);
-        }
-        let others = ["status", "give-up", "give-up 70000 preview 0", "give-up 1", "give-up 1 x 2"];
-        assert!(others.iter().all(|words| GiveUp::parse(words).is_none()));
-    }
 }

@@ -7,7 +7,7 @@ use glint_net::AdminService;
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
 use glint_proto::chain::ChainPolicy;
-use glint_proto::message::{DrainOst, GiveUp, GiveUpStep};
+use glint_proto::message::{BalanceTurn, DrainOst, GiveUp, GiveUpStep};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 
@@ -37,6 +37,10 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
 
     async fn drain_ost(&self, request: DrainOst) -> Result<String, String> {
         self.drain(request).await
+    }
+
+    async fn balance_turn(&self, request: BalanceTurn) -> Result<String, String> {
+        self.take_turn(request).await
     }
 
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {

@@ -3,7 +3,7 @@
 
 use super::MdsServer;
 use glint_kv::Kv;
-use glint_mds::{HeldPart, Leaving, NamedFile};
+use glint_mds::{HeldPart, NamedFile};
 use glint_ost::disk::Disk;
 use glint_proto::message::{DrainOst, DrainStep};
 use serde_json::{Value, json};
@@ -38,9 +38,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 let mut page = json!({ "files": files, "next": next.map(|ino| ino.0) });
                 if next.is_none() {
                     let leaving = self.mds.leaving(ost, self.osts.count()).await;
-                    let Leaving { files, moved } = leaving.map_err(|errno| errno.to_string())?;
-                    page["leaving"] = json!(files);
-                    page["moved"] = json!(moved);
+                    page["leaving"] = json!(leaving.map_err(|errno| errno.to_string())?);
                 }
                 Ok(page.to_string())
             }

@@ -1,6 +1,7 @@
 //! The server with the MDS, and with OSTs of its own.
 
 mod administration;
+mod balancing;
 mod chains;
 mod draining;
 mod filling;
@@ -52,6 +53,7 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     restarted: futures_util::lock::Mutex<BTreeSet<u16>>,
     filling: Filling,
     repairs: Repairs,
+    turn: Mutex<balancing::Turn>,
     scrubbing: Scrubbing,
     warm_start: WarmStart,
     osses: OssRegistry,
@@ -112,6 +114,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             filling: Filling::default(),
             repairs: Repairs::default(),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
+            turn: Mutex::default(),
             warm_start: WarmStart::new(settings.warm_start, true, osts.count()),
             osts,
             osses,

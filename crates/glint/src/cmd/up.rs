@@ -169,6 +169,7 @@ impl MountServers for ServersHere {
             match order {
                 OstOrder::GiveUp(request) => AdminService::give_up_ost(server, request).await,
                 OstOrder::Drain(request) => AdminService::drain_ost(server, request).await,
+                OstOrder::Balance(request) => AdminService::balance_turn(server, request).await,
             }
         })
     }

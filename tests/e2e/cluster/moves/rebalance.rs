@@ -113,8 +113,13 @@ fn files_move_to_an_ost_that_has_joined_until_all_are_as_full() {
     assert_eq!(moving.wait().unwrap().code(), Some(1));
     let some = last["moved"].as_u64().unwrap();
     assert!(some >= 1 && (some as usize) < moves.len(), "{last}");
-    let rest = run(&mut rebalance(&dir)).stdout;
-    let last = rows(&rest).pop().unwrap();
+    let mut moving = rebalance(&dir).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(moving.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("path"));
+    let said = refused(&mut rebalance(&other));
+    assert!(said.contains("another `glint ost rebalance` moves files"), "{said}");
+    let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
+    assert!(moving.wait().unwrap().success(), "{last}");
     assert!(last["balanced"] == true && last["moved"].as_u64().unwrap() > 10, "{last}");
     load.end(10);
     let after = used(&other);

@@ -189,6 +189,7 @@ fn requests_and_replies_of_a_connection() {
             len: 3,
             capability: None,
         }]),
+        Request::BalanceTurn(BalanceTurn { token: 3, step: BalanceStep::End }),
     ];
     must_be(
         &requests,
@@ -215,7 +216,8 @@ fn requests_and_replies_of_a_connection() {
          DrainOst 140300
          DrainOst 140301
          DrainOst 14030201
-         ReadObjects 150101000708020300",
+         ReadObjects 150101000708020300
+         BalanceTurn 160302",
     );
     let welcome = Welcome {
         fs_uuid: 1,

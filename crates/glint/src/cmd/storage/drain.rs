@@ -79,8 +79,6 @@ pub(super) struct Held {
     pub(super) files: Vec<Placed>,
     /// Removed or moved files whose objects are not removed there yet.
     leaving: u64,
-    /// Those of them that were moved.
-    moved: u64,
 }
 
 /// Asks for all files with a stripe on an OST.
@@ -89,26 +87,8 @@ pub(super) fn held(
     ost: u16,
     stop: &Stop,
 ) -> Result<Held, Box<dyn std::error::Error>> {
-    held_from(target, ost, Ino(0), stop)
-}
-
-/// How many moved files have objects on an OST that are not removed yet.
-pub(super) fn moved(
-    target: &Target,
-    ost: u16,
-    stop: &Stop,
-) -> Result<u64, Box<dyn std::error::Error>> {
-    Ok(held_from(target, ost, Ino(u64::MAX), stop)?.moved)
-}
-
-fn held_from(
-    target: &Target,
-    ost: u16,
-    first: Ino,
-    stop: &Stop,
-) -> Result<Held, Box<dyn std::error::Error>> {
-    let (mut files, mut leaving, mut moved) = (Vec::new(), 0, 0);
-    let request = |from: Ino| DrainOst { ost, step: DrainStep::Files(from.max(first)) };
+    let (mut files, mut leaving) = (Vec::new(), 0);
+    let request = |from: Ino| DrainOst { ost, step: DrainStep::Files(from) };
     for page in pages(target, request).take_while(|_| !stop.is_asked()) {
         let page = page?;
         let Some(rows) = page["files"].as_array() else {
@@ -127,9 +107,8 @@ fn held_from(
             })
         }));
         leaving = page["leaving"].as_u64().unwrap_or(leaving);
-        moved = page["moved"].as_u64().unwrap_or(moved);
     }
-    Ok(Held { files, leaving, moved })
+    Ok(Held { files, leaving })
 }
 
 /// Lists the files.

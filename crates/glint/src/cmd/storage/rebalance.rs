@@ -1,8 +1,8 @@
 //! `glint ost rebalance`: files move from fuller to emptier OSTs while they are used.
 
 mod plan;
+mod turn;
 
-use super::drain::moved;
 use super::moves::{AtOnce, Move, Mover};
 use crate::CommandResult;
 use crate::live;
@@ -16,13 +16,18 @@ use std::error::Error;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use turn::Turn;
 
 /// Looks at the space after which it is given up: somebody writes as fast as files move.
 const PASSES_MAX: u32 = 8;
 /// Longest time in which objects of moved files are waited for, which go a lease later (30 s where
-/// nothing else is said), and a pause between two looks.
+/// nothing else is said), and the first and longest pause between two looks: each reads the keys of
+/// all objects that are to be removed.
 const LEAVING_MAX: Duration = Duration::from_secs(120);
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+/// How soon a signal ends a pause.
+const LOOK: Duration = Duration::from_millis(100);
 /// How soon servers say how much space they have.
 const SPACE_IS_KNOWN: Duration = Duration::from_secs(2);
 /// Files that are named with the reason why they did not move.
@@ -38,8 +43,9 @@ const NAMED: usize = 8;
 ///
 /// The space of a file becomes free a lease after it moved (`--lease` of the server), and the command
 /// waits for that before it looks whether it is done. Ctrl-C ends after the files that are being
-/// moved; the same command goes on from there. The exit status is 1 if an OST is not within the limit
-/// in the end. For root, and administrators only.
+/// moved; the same command goes on from there. One at a time moves files of a file system: another one
+/// is refused meanwhile. The exit status is 1 if an OST is not within the limit in the end. For root,
+/// and administrators only.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A mount point; with --dry-run also the server with the MDS as HOST, HOST:PORT, or its data
@@ -73,12 +79,13 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         return Ok(ExitCode::SUCCESS);
     }
     let mut mover = Mover::new(&target, &args.at_once, args.json, &stop)?;
+    let turn = Turn::take(&target, &stop)?;
     let before = Disks::ask(&target)?;
     // Files that did not move are not tried again in this run.
     let (mut stay, mut left) = (HashSet::new(), Vec::new());
     let mut ended_by = "others write as fast as files move";
     for _ in 0..PASSES_MAX {
-        let (disks, is_known) = until_known(args, &target, &stop)?;
+        let (disks, is_known) = until_known(args, &target, &turn, &stop)?;
         if !is_known && mover.moved.files > 0 {
             // What has moved would be counted twice.
             ended_by = "what has moved takes space where it was still";
@@ -96,6 +103,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         if stop.is_asked() {
             break;
         }
+    }
+    if let Some(reason) = turn.lost() {
+        return Err(format!("the server was away for long: {reason}").into());
     }
     let after = Disks::ask(&target)?;
     let is_balanced = after.are_within(within) && !stop.is_asked();
@@ -131,31 +141,36 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 
 /// Waits until files that have moved take no space any more where they were. Returns how much is
 /// used then, and whether it came to that.
-fn until_known(args: &Args, target: &Target, stop: &Stop) -> Result<(Disks, bool), Box<dyn Error>> {
+fn until_known(
+    args: &Args,
+    target: &Target,
+    turn: &Turn,
+    stop: &Stop,
+) -> Result<(Disks, bool), Box<dyn Error>> {
     let is_shown = !args.json && std::io::stderr().is_terminal();
-    let (begun, mut has_waited) = (Instant::now(), false);
-    let (disks, is_known) = loop {
-        let disks = Disks::ask(target)?;
-        let mut count = 0;
-        for disk in disks.iter() {
-            count += moved(target, disk.ost, stop)?;
-        }
+    let (begun, mut pause) = (Instant::now(), PAUSE_MIN);
+    let mut has_waited = false;
+    let is_known = loop {
+        let count = turn.moved()?;
         if count == 0 || stop.is_asked() || begun.elapsed() > LEAVING_MAX {
-            break (disks, count == 0);
+            break count == 0;
         }
         has_waited = true;
         if is_shown {
             live::show(&format!("\r\x1b[J{count} files that have moved take space still"));
         }
-        std::thread::sleep(PAUSE);
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !stop.is_asked() {
+            std::thread::sleep(LOOK);
+        }
+        pause = PAUSE_MAX.min(pause * 2);
     };
     if is_shown && has_waited {
         live::show("\r\x1b[J");
     }
-    if !has_waited {
-        return Ok((disks, is_known));
+    if has_waited && !stop.is_asked() {
+        std::thread::sleep(SPACE_IS_KNOWN);
     }
-    std::thread::sleep(SPACE_IS_KNOWN);
     Ok((Disks::ask(target)?, is_known))
 }
 
