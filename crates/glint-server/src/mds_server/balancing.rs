@@ -46,14 +46,15 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             self.turn.lock().end(token);
             return Ok(json!({}).to_string());
         }
-        self.turn.lock().take(token, clock::now()).map_err(|silence| {
-            format!(
+        if let Err(silence) = self.turn.lock().take(token, clock::now()) {
+            let refused = format!(
                 "another `glint ost rebalance` moves files of this file system (heard of {} s ago): \
                  wait until it has ended, or end it with Ctrl-C; one that was killed counts for {} s",
                 silence.as_secs(),
                 SILENT.as_secs()
-            )
-        })?;
+            );
+            return Ok(json!({ "refused": refused }).to_string());
+        }
         if step == BalanceStep::Keep {
             return Ok(json!({}).to_string());
         }

@@ -105,7 +105,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         }
     }
     if let Some(reason) = turn.lost() {
-        return Err(format!("the server was away for long: {reason}").into());
+        return Err(
+            format!("stopped before all were moved: {reason}; run it again to go on").into()
+        );
     }
     let after = Disks::ask(&target)?;
     let is_balanced = after.are_within(within) && !stop.is_asked();

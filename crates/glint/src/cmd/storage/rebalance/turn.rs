@@ -7,14 +7,16 @@ use crate::target::Target;
 use glint_proto::limits::BALANCE_TURN_MS;
 use glint_proto::message::{BalanceStep, BalanceTurn};
 use parking_lot::Mutex;
+use serde_json::Value;
 use std::error::Error;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the server hears of this command, and after which silence another one may begin.
+/// How often the server hears of this command.
 const KEEP: Duration = Duration::from_millis(BALANCE_TURN_MS / 3);
-const LOST: Duration = Duration::from_millis(BALANCE_TURN_MS);
+/// Silence of the server after which the command stops: before another one may begin.
+const LOST: Duration = Duration::from_millis(BALANCE_TURN_MS / 3 * 2);
 
 /// The turn, until it is dropped.
 pub(super) struct Turn {
@@ -24,26 +26,51 @@ pub(super) struct Turn {
     keeping: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
+/// Takes a step of the turn. Returns what the server says, or its refusal because another command
+/// has the turn; the outer error says that the server did not answer.
+fn step(
+    target: &Target,
+    token: u64,
+    step: BalanceStep,
+) -> Result<Result<Value, String>, Box<dyn Error>> {
+    let answer = ask(target, &BalanceTurn { token, step })?;
+    Ok(match answer["refused"].as_str() {
+        Some(refused) => Err(refused.to_owned()),
+        None => Ok(answer),
+    })
+}
+
 impl Turn {
-    /// Takes it, and keeps it with a thread. If it is lost, because the server was away for long and
-    /// has given it to another command, `stop` is asked for.
+    /// Takes it, and keeps it with a thread. If it is lost, `stop` is asked for: at once if the server
+    /// has given it to another command, else when the server was away for long.
     pub(super) fn take(target: &Target, stop: &Stop) -> Result<Turn, Box<dyn Error>> {
         let token = getrandom::u64().map_err(|error| error.to_string())?;
-        ask(target, &BalanceTurn { token, step: BalanceStep::Keep })?;
+        // The server counts from when it hears, which is later.
+        let mut heard = Instant::now();
+        step(target, token, BalanceStep::Keep)??;
         let lost = Arc::<Mutex<Option<String>>>::default();
         let (end, ended) = mpsc::channel::<()>();
         let (its, is_lost, stop) = (target.clone(), lost.clone(), stop.clone());
         let keep = move || {
-            let mut heard = Instant::now();
             while ended.recv_timeout(KEEP) == Err(mpsc::RecvTimeoutError::Timeout) {
-                match ask(&its, &BalanceTurn { token, step: BalanceStep::Keep }) {
-                    Ok(_) => heard = Instant::now(),
-                    Err(error) if heard.elapsed() >= LOST => {
-                        *is_lost.lock() = Some(error.to_string());
-                        return stop.ask();
+                let asked = Instant::now();
+                let why = match step(&its, token, BalanceStep::Keep) {
+                    Ok(Ok(_)) => {
+                        heard = asked;
+                        continue;
                     }
-                    Err(_) => {}
-                }
+                    Ok(Err(refused)) => {
+                        format!("the server has given the turn to another command: {refused}")
+                    }
+                    Err(error) if heard.elapsed() >= LOST => format!(
+                        "the server was not heard of for {} s, and may give the turn to another \
+                         command: {error}",
+                        heard.elapsed().as_secs()
+                    ),
+                    Err(_) => continue,
+                };
+                *is_lost.lock() = Some(why);
+                return stop.ask();
             }
         };
         let thread = std::thread::Builder::new().name("turn".into()).spawn(keep)?;
@@ -52,8 +79,7 @@ impl Turn {
 
     /// How many files have moved whose objects take space still.
     pub(super) fn moved(&self) -> Result<u64, Box<dyn Error>> {
-        let answer =
-            ask(&self.target, &BalanceTurn { token: self.token, step: BalanceStep::Moved })?;
+        let answer = step(&self.target, self.token, BalanceStep::Moved)??;
         Ok(answer["moved"].as_u64().ok_or("the server cannot say which files have moved")?)
     }
 
@@ -71,6 +97,6 @@ impl Drop for Turn {
             let _ = thread.join();
         }
         // If it is not heard, the turn ends by itself.
-        let _ = ask(&self.target, &BalanceTurn { token: self.token, step: BalanceStep::End });
+        let _ = step(&self.target, self.token, BalanceStep::End);
     }
 }
