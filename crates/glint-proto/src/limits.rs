@@ -210,7 +210,7 @@ pub const DEADLOCK_OWNERS_MAX: usize = 256;
 /// How long a client that is not heard of keeps its open files.
 pub const LEASE_MS: u64 = 30_000;
 /// A command that moves files between OSTs has ended if it was not heard of for so long. It is heard
-/// of three times as often.
+/// of more often.
 pub const BALANCE_TURN_MS: u64 = 30_000;
 /// How often a thread that hears clients says that it runs.
 pub const BEAT_MS: u64 = 250;

@@ -13,8 +13,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the server hears of this command.
-const KEEP: Duration = Duration::from_millis(BALANCE_TURN_MS / 3);
+/// How often the server hears of this command, and how long an answer is waited for.
+const KEEP: Duration = Duration::from_millis(BALANCE_TURN_MS / 6);
 /// Silence of the server after which the command stops: before another one may begin.
 const LOST: Duration = Duration::from_millis(BALANCE_TURN_MS / 3 * 2);
 
@@ -40,6 +40,21 @@ fn step(
     })
 }
 
+/// Keeps the turn, if the server answers within this time: a question may wait for longer. `None`
+/// if it does not, or cannot be reached.
+fn keep_within(target: &Target, token: u64, limit: Duration) -> Option<Result<(), String>> {
+    let (target, (said, answer)) = (target.clone(), mpsc::channel());
+    let ask = move || {
+        if let Ok(answer) = step(&target, token, BalanceStep::Keep) {
+            // Nobody may wait for it any more.
+            let _ = said.send(answer.map(drop));
+        }
+    };
+    // It ends by itself, some seconds later.
+    std::thread::Builder::new().name("turn-ask".into()).spawn(ask).ok()?;
+    answer.recv_timeout(limit).ok()
+}
+
 impl Turn {
     /// Takes it, and keeps it with a thread. If it is lost, `stop` is asked for: at once if the server
     /// has given it to another command, else when the server was away for long.
@@ -54,20 +69,21 @@ impl Turn {
         let keep = move || {
             while ended.recv_timeout(KEEP) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let asked = Instant::now();
-                let why = match step(&its, token, BalanceStep::Keep) {
-                    Ok(Ok(_)) => {
+                let limit = KEEP.min(LOST.saturating_sub(heard.elapsed()));
+                let why = match keep_within(&its, token, limit) {
+                    Some(Ok(())) => {
                         heard = asked;
                         continue;
                     }
-                    Ok(Err(refused)) => {
+                    Some(Err(refused)) => {
                         format!("the server has given the turn to another command: {refused}")
                     }
-                    Err(error) if heard.elapsed() >= LOST => format!(
+                    None if heard.elapsed() < LOST => continue,
+                    None => format!(
                         "the server was not heard of for {} s, and may give the turn to another \
-                         command: {error}",
+                         command",
                         heard.elapsed().as_secs()
                     ),
-                    Err(_) => continue,
                 };
                 *is_lost.lock() = Some(why);
                 return stop.ask();
