@@ -314,12 +314,12 @@ impl<D: Disk> Ost<D> {
         true
     }
 
-    /// Settles the store before the end; see [`ObjectStore::settle_last`].
-    pub(crate) fn settle_last(&self) -> io::Result<()> {
+    /// Brings all changes to stable storage before the end.
+    pub(crate) fn flush_last(&self) -> io::Result<()> {
         while D::WAITS && self.is_settling.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.store.settle_last()
+        self.store.flush_changed()
     }
 
     /// Has the disk do something apart from this thread.

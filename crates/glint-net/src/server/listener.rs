@@ -27,6 +27,9 @@ const CARE: Duration = Duration::from_secs(1);
 
 /// How often it complains that it cannot accept any.
 const COMPLAIN: Duration = Duration::from_secs(10);
+/// Longest time in which threads end what they are at before the end, and how often that is looked at.
+const END_MAX: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(2);
 /// Most connections, where nothing else is said.
 const CONNECTIONS_MAX: usize = 256;
 /// How often a thread says that it runs.
@@ -165,8 +168,14 @@ impl ServerHandle {
             inbox.stop.store(true, Ordering::Release);
             inbox.waiting.wake();
         }
+        let begun = Instant::now();
+        while begun.elapsed() < END_MAX && !self.threads.iter().all(JoinHandle::is_finished) {
+            std::thread::sleep(LOOK);
+        }
         for thread in self.threads {
-            if thread.join().is_err() {
+            if !thread.is_finished() {
+                tracing::warn!("a service thread has not ended: it waits for a disk");
+            } else if thread.join().is_err() {
                 tracing::error!("a service thread panicked");
             }
         }

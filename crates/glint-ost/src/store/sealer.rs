@@ -199,16 +199,10 @@ impl<D: Disk> ObjectStore<D> {
                     self.sealer.queue.lock().again(&entry, changes);
                 }
             }
-            if self.sealer.dirty.swap(false, Ordering::AcqRel) {
-                // Before the flush, which so has all of it.
-                let passed = self.passing().take_later();
-                if let Err(error) = self.sync_all() {
-                    self.sealer.dirty.store(true, Ordering::Release);
-                    let mut queue = self.sealer.queue.lock();
-                    quiet.iter().for_each(|one| queue.again(&one.entry, one.changes));
-                    return Err(error);
-                }
-                self.drop_passed(passed);
+            if let Err(error) = self.flush_changed() {
+                let mut queue = self.sealer.queue.lock();
+                quiet.iter().for_each(|one| queue.again(&one.entry, one.changes));
+                return Err(error);
             }
             if quiet.is_empty() {
                 return Ok(());
@@ -237,6 +231,21 @@ impl<D: Disk> ObjectStore<D> {
                 return Ok(());
             }
         }
+    }
+
+    /// Brings all changes to stable storage, if there are any.
+    pub(crate) fn flush_changed(&self) -> io::Result<()> {
+        if !self.sealer.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // Before the flush, which so has all of it.
+        let passed = self.passing().take_later();
+        if let Err(error) = self.sync_all() {
+            self.sealer.dirty.store(true, Ordering::Release);
+            return Err(error);
+        }
+        self.drop_passed(passed);
+        Ok(())
     }
 
     /// Seals what is left before the end, but no more than is read soon: objects without checksums

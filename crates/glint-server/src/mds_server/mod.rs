@@ -285,11 +285,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.settings.commit_interval
     }
 
-    /// The last thing before the end: everything accepted is on stable storage after it.
-    pub async fn shut_down(&self) -> FsResult<()> {
+    /// Keeps what is read most for the next start.
+    pub(crate) async fn keep_hot(&self) {
         self.warm_start.keep(&*self.records, self.mds.heat(), &self.osts).await;
-        self.settle_last().await?;
-        self.mds.shut_down().await
     }
 
     /// The last thing for the OSTs here.

@@ -230,9 +230,19 @@ impl<D: Disk> Oss<D> {
         self.repairs.begin(self.here().await, &self.replication, layout_of).await;
     }
 
+    /// The OSTs here.
+    pub(crate) fn ost_set(&self) -> &OstSet<D> {
+        &self.osts
+    }
+
+    /// Keeps what is read most for the next start.
+    pub(crate) async fn keep_hot(&self) {
+        self.warm_start.keep(&*self.records, None, &self.osts).await;
+    }
+
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub async fn settle_last(&self) -> FsResult<()> {
-        self.warm_start.keep(&*self.records, None, &self.osts).await;
+        self.keep_hot().await;
         self.replication.settle_last(&self.osts).await
     }
 

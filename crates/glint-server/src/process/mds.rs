@@ -1,6 +1,7 @@
 //! The server with the MDS as a process: of one data directory, with threads that look after it.
 
 use super::data_dir::DataDir;
+use super::ending::{EndError, Ending, Ends};
 use super::{descriptors, local_osts, rounds};
 use crate::mds_server::MdsServer;
 use crate::records::Records;
@@ -9,16 +10,20 @@ use futures_lite::future::block_on;
 use glint_kv::local::{LocalKv, Options};
 use glint_net::tls::TlsIdentity;
 use glint_net::{Cluster, InProcess};
+use glint_ost::OstSet;
 use glint_proto::FsResult;
 use glint_proto::chain::SERVER_MOUNT_POINT;
 use glint_proto::limits::{journal_bytes, segment_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Most reads of tables that wait for their disk beside the workers.
 const READERS: usize = 16;
+/// Longest time in which the last metadata is on stable storage before the end.
+const METADATA_MAX: Duration = Duration::from_secs(30);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
 pub fn engine_options(data: &DataDir, settings: &Settings) -> Result<Options, String> {
@@ -78,15 +83,37 @@ impl RunningMds {
         self.data.give_up(reason)
     }
 
-    /// Ends the server cleanly: everything accepted is on stable storage after it.
-    pub fn shut_down(mut self) -> FsResult<()> {
+    /// Ends the server cleanly: everything accepted is on stable storage after it, but for disks that
+    /// stand still: what was not flushed there counts as lost in the next run.
+    pub fn shut_down(self) -> Result<(), String> {
         self.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the server panicked");
-            }
-        }
+        let ending = Ending::new(&self.server, &self.data);
+        ending.join(self.threads);
         self.server.leave_peers();
-        block_on(self.server.shut_down())
+        let settled = ending.settle();
+        let stored = ending.last(METADATA_MAX, |server| block_on(server.mds().shut_down()));
+        let stored = match stored {
+            Some(stored) => stored.map_err(EndError::Failed),
+            None => Err(EndError::StandStill(vec![self.data.mds()])),
+        };
+        settled.and(stored).map_err(|error| ending.give_up(&error))
+    }
+}
+
+impl Ends for MdsServer {
+    fn osts(&self) -> &OstSet {
+        self.osts()
+    }
+
+    fn look(&self) {
+        self.look_at_disks();
+    }
+
+    async fn keep_heat(&self) {
+        self.keep_hot().await;
+    }
+
+    async fn sync_log(&self) -> FsResult<()> {
+        self.replication().sync_log().await
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod data_dir;
 pub mod descriptors;
+mod ending;
 mod local_osts;
 mod mds;
 mod oss;

@@ -1,11 +1,13 @@
 //! An OSS as a process: of one data directory, with threads that look after it.
 
 use super::data_dir::DataDir;
+use super::ending::{Ending, Ends};
 use super::{local_osts, rounds};
 use crate::oss::Oss;
 use crate::settings::Settings;
 use futures_lite::future::block_on;
 use glint_net::{Address, Cluster, Remote, RemoteOptions};
+use glint_ost::OstSet;
 use glint_proto::FsResult;
 use glint_proto::chain::SERVER_MOUNT_POINT;
 use std::sync::{Arc, mpsc};
@@ -83,16 +85,32 @@ impl RunningOss {
         self.data.give_up(reason)
     }
 
-    /// Ends the server cleanly: everything accepted is on stable storage after it.
-    pub fn shut_down(mut self) -> FsResult<()> {
+    /// Ends the server cleanly: everything accepted is on stable storage after it, but for disks that
+    /// stand still: what was not flushed there counts as lost in the next run.
+    pub fn shut_down(self) -> Result<(), String> {
         self.oss.stop();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the server panicked");
-            }
-        }
+        let ending = Ending::new(&self.oss, &self.data);
+        ending.join(self.threads);
         self.oss.leave_peers();
-        block_on(self.oss.settle_last())
+        ending.settle().map_err(|error| ending.give_up(&error))
+    }
+}
+
+impl Ends for Oss {
+    fn osts(&self) -> &OstSet {
+        self.ost_set()
+    }
+
+    fn look(&self) {
+        self.look_at_disks();
+    }
+
+    async fn keep_heat(&self) {
+        self.keep_hot().await;
+    }
+
+    async fn sync_log(&self) -> FsResult<()> {
+        self.replication().sync_log().await
     }
 }
 

@@ -118,9 +118,14 @@ impl Replication {
         }
     }
 
+    /// Brings the log of changed objects to stable storage.
+    pub(crate) async fn sync_log(&self) -> FsResult<()> {
+        self.recent.sync().await
+    }
+
     /// The last thing before the end of a process: everything is on stable storage after it.
     pub(crate) async fn settle_last<D: Disk>(&self, osts: &OstSet<D>) -> FsResult<()> {
-        self.recent.sync().await?;
+        self.sync_log().await?;
         osts.settle_last()
     }
 

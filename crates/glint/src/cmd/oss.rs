@@ -94,7 +94,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     drop(metrics);
     server.stop();
-    running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
+    running.shut_down().map_err(|error| format!("shutting down: {error}"))?;
     joined.map_err(|reason| format!("--mds {}: {reason}", args.mds))?;
     tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)

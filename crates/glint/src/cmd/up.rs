@@ -136,7 +136,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         );
     }
     drop(client);
-    running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
+    running.shut_down().map_err(|error| format!("shutting down: {error}"))?;
     tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
 }
