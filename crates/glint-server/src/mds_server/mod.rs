@@ -26,8 +26,8 @@ use glint_kv::local::LocalKv;
 use glint_mds::{Config, Mds};
 use glint_net::capability::Key;
 use glint_net::{Cluster, PeerRequests, Service, Transport};
-use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
+use glint_ost::{DiskWatch, OstSet};
 use glint_proto::chain::ChainPolicy;
 use glint_proto::limits::reserve_metadata;
 use glint_proto::{ClientId, FsResult, ObjectId, Owner, Session, SpaceInfo, clock};
@@ -215,6 +215,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Looks how the disks of the OSTs here are. Waits for nothing.
     pub(crate) fn look_at_disks(&self) {
         self.replication.look_at_disks(self.here());
+    }
+
+    /// Whether the disk of an OST here stands still.
+    pub fn has_still_disk(&self) -> bool {
+        let mut watches = (0..self.osts.count()).filter_map(|index| self.osts.watch(index));
+        watches.any(DiskWatch::stands_still)
     }
 
     /// Has members here taken out of their chains whose disks stand still.

@@ -10,6 +10,7 @@ use crate::{CommandResult, daemon};
 use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
+use glint_proto::limits::AWAY_END_MS;
 use glint_proto::message::OstOrder;
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{MdsServer, RunningMds, Settings};
@@ -20,7 +21,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How often it is looked at what has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// Longest time in which a mount ends while a disk stands still, also if others are written meanwhile.
+const BESIDE_STILL_MAX: Duration = Duration::from_secs(60);
 
 /// Create a file system if there is none, serve it and mount it, in one process.
 ///
@@ -123,7 +130,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let told = running.give_up(&reason);
         return Err(detached.err().map_or(told.clone(), |e| format!("{told}; {e}")).into());
     }
-    let clean = mount.unmount()?;
+    // What goes on while a disk stands still is seen by changes of others.
+    let server_here = &running.server;
+    let still_at = || server_here.has_still_disk().then(|| server_here.osts().next_change());
+    let clean = unmount(&mount, &still_at)?;
     if let Some(server) = server {
         server.stop();
     }
@@ -135,10 +145,56 @@ pub(crate) fn run(args: Args) -> CommandResult {
             "files are still open; the mount point is detached, their users will get errors"
         );
     }
-    drop(client);
+    end(client, &still_at);
     running.shut_down().map_err(|error| format!("shutting down: {error}"))?;
     tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until something is so, or a disk stands still and nothing goes on beside it for too long. While
+/// one does, the number of the last change is `still_at`. Returns whether it is so.
+fn unless_still(is_done: impl Fn() -> bool, still_at: &impl Fn() -> Option<u64>) -> bool {
+    let (begun, mut since, mut last) = (Instant::now(), Instant::now(), None);
+    while !is_done() {
+        std::thread::sleep(LOOK);
+        let at = still_at();
+        if at.is_none() || at != last {
+            (since, last) = (Instant::now(), at);
+        }
+        let is_over = since.elapsed() > Duration::from_millis(AWAY_END_MS);
+        if is_over || (at.is_some() && begun.elapsed() > BESIDE_STILL_MAX) {
+            tracing::error!(
+                event = event::DATA_LOST,
+                "a disk stands still: what was not written to it is lost"
+            );
+            return false;
+        }
+    }
+    true
+}
+
+/// Unmounts; calls that wait for a disk which stands still for too long fail. Returns whether nobody
+/// uses the mount any more.
+fn unmount(mount: &Mount, still_at: &(impl Fn() -> Option<u64> + Sync)) -> std::io::Result<bool> {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if !unless_still(|| is_done.load(Ordering::Acquire), still_at) {
+                mount.abort();
+            }
+        });
+        let unmounted = mount.unmount();
+        is_done.store(true, Ordering::Release);
+        unmounted
+    })
+}
+
+/// Ends a client, whose threads may be at a disk that stands still.
+fn end(client: impl Send + 'static, still_at: &impl Fn() -> Option<u64>) {
+    let ending = std::thread::spawn(move || drop(client));
+    if unless_still(|| ending.is_finished(), still_at) && ending.join().is_err() {
+        tracing::error!("the end of the client panicked");
+    }
 }
 
 /// Servers of a mount, which are in its process.
