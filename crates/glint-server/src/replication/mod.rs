@@ -167,6 +167,12 @@ impl<D: Disk> Here<'_, D> {
         row.head().is_some_and(|head| self.index(head).is_some())
     }
 
+    /// Targets of chains whose heads are here, each with its head.
+    pub(super) fn headed<'r>(&self, rows: impl Iterator<Item = &'r Chain>) -> Vec<(u16, u16)> {
+        let headed = rows.filter(|row| self.is_head_of(row));
+        headed.filter_map(|row| Some((row.id.target(), row.head()?))).collect()
+    }
+
     /// Whether a member of a chain that serves is here.
     pub(super) fn serves(&self, row: &Chain) -> bool {
         row.readable().any(|ost| self.index(ost).is_some())

@@ -30,11 +30,7 @@ impl Replication {
     pub(crate) async fn take_over<D: Disk>(&self, here: Here<'_, D>) {
         self.name_unsealed(here).await;
         let rows = self.rows.all();
-        let chains = rows.iter().filter_map(|(row, _)| {
-            let head = row.head().filter(|head| here.index(*head).is_some())?;
-            Some((row.id.target(), head))
-        });
-        let chains: Vec<(u16, u16)> = chains.collect();
+        let chains = here.headed(rows.iter().map(|(row, _)| &**row));
         let work = async |target: u16| {
             self.take_over_chain(here, target).await;
             false

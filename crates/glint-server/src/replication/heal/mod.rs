@@ -63,11 +63,8 @@ impl Replication {
         }
         let mut rows = self.rows.all();
         rows.sort_by_key(|(row, _)| Reverse(row.version));
-        let chains = rows.iter().filter_map(|(row, is_active)| {
-            let head = row.head().filter(|head| *is_active && here.index(*head).is_some())?;
-            Some((row.id.target(), head))
-        });
-        let chains: Vec<(u16, u16)> = chains.collect();
+        let active = rows.iter().filter(|(_, is_active)| *is_active);
+        let chains = here.headed(active.map(|(row, _)| &**row));
         let work = async |target: u16| self.heal_chain(here, target).await;
         // A chain in which little is left waits mostly for others.
         self.at_work.heal.pass(&chains, CHAINS_AT_ONCE, work).await

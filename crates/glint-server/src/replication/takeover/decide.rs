@@ -15,6 +15,7 @@ use crate::replication::{Here, PATIENCE, Replication, within};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
 use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
+use std::sync::Arc;
 
 /// Chains of one head, and objects of each, that are decided at once.
 const CHAINS_AT_ONCE: usize = 8;
@@ -108,11 +109,9 @@ impl Replication {
     /// Decides some more of each chain whose head is here: once, every [`TENDING`](crate::replication::TENDING).
     /// Returns whether there is more to do at once.
     pub(crate) async fn decide_some<D: Disk>(&self, here: Here<'_, D>) -> bool {
-        let chains = self.doubts.chains().into_iter().filter_map(|target| {
-            let head = self.rows.get(target)?.head().filter(|head| here.index(*head).is_some())?;
-            Some((target, head))
-        });
-        let chains: Vec<(u16, u16)> = chains.collect();
+        let rows = self.doubts.chains().into_iter().filter_map(|target| self.rows.get(target));
+        let rows: Vec<Arc<Chain>> = rows.collect();
+        let chains = here.headed(rows.iter().map(|row| &**row));
         let work = async |target: u16| self.decide_some_of_chain(here, target).await;
         self.at_work.doubts.pass(&chains, CHAINS_AT_ONCE, work).await
     }

@@ -16,6 +16,12 @@ use glint_proto::{Bulk, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
 /// Disks know of no smaller parts whether there is data: more than any has in a block.
 const BLOCK: u64 = 64 << 10;
 
+/// Whether what a member has says something of what the head has lost: it serves. One that is synced
+/// may have anything, from before it was lost.
+fn may_know((member, row): (u16, &Chain)) -> bool {
+    row.readable().any(|other| other == member)
+}
+
 impl Replication {
     /// The head is about to change an object. If that is in doubt, and the head has lost it, the head is
     /// taken out first; and so is a member that does not say what it has. Returns whether the chain is
@@ -69,22 +75,16 @@ impl Replication {
         object: ObjectId,
         size: u64,
     ) -> Result<(), CopyError> {
-        let (member, row) = to;
-        let target = row.id.target();
-        // One that is synced may have anything, from before it was lost.
-        if !row.readable().any(|other| other == member) {
+        let (_, row) = to;
+        if !may_know(to) {
             return Ok(());
         }
-        let had_it = size > 0 && self.doubts.is_of_head(target, object)
+        let had_it = size > 0 && self.doubts.is_of_head(row.id.target(), object)
             || self.has_stable(here, to, object, size).await?;
-        let unknown = |errno| CopyError::Unknown { object, errno };
-        if !had_it
-            || self.is_there(here, (head, row), object).await?
-            || !self.is_of_file(row, object).await.map_err(unknown)?
-        {
+        if !had_it || self.is_there(here, (head, row), object).await? {
             return Ok(());
         }
-        self.is_lost_by_head(here, (target, head), object).await
+        self.is_lost_by_head(here, (head, row), object).await
     }
 
     /// Another member has a larger object than the head, up to `size`. If no change that is noted ends
@@ -96,28 +96,30 @@ impl Replication {
         object: ObjectId,
         size: u64,
     ) -> Result<(), CopyError> {
-        let (member, row) = to;
-        let target = row.id.target();
-        if !row.readable().any(|other| other == member) {
+        let (_, row) = to;
+        if !may_know(to) {
             return Ok(());
         }
         // Here objects that were found without checksums count: their ends may differ.
-        let noted = self.recent.parts_of((target, 0), object);
-        let is_known = size.checked_sub(1).is_none_or(|last| is_noted(&noted, last, 1));
-        let unknown = |errno| CopyError::Unknown { object, errno };
-        if is_known || !self.is_of_file(row, object).await.map_err(unknown)? {
+        let noted = self.recent.parts_of((row.id.target(), 0), object);
+        if size.checked_sub(1).is_none_or(|last| is_noted(&noted, last, 1)) {
             return Ok(());
         }
-        self.is_lost_by_head(here, (target, head), object).await
+        self.is_lost_by_head(here, (head, row), object).await
     }
 
-    /// Has the head taken out of its chain, to get an object from the others.
+    /// Has the head taken out of its chain, to get an object from the others, unless the file is gone.
     async fn is_lost_by_head<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (target, head): (u16, u16),
+        (head, row): (u16, &Chain),
         object: ObjectId,
     ) -> Result<(), CopyError> {
+        let unknown = |errno| CopyError::Unknown { object, errno };
+        if !self.is_of_file(row, object).await.map_err(unknown)? {
+            return Ok(());
+        }
+        let target = row.id.target();
         // In a box: it answers requests of peers, of which some copy.
         let repaired = Box::pin(self.repair(here, target, head, object)).await;
         // Not with the row of before, whatever became of that.
