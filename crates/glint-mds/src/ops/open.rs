@@ -92,14 +92,8 @@ impl<K: Kv> Mds<K> {
     /// Replaces what a client has open of a file by what it says. The last writer of others may have
     /// brought the size home meanwhile: the client was evicted, or the server started again.
     pub(crate) async fn reopen(&self, context: &Context<'_>, ino: Ino, count: Count) -> OpResult {
-        let _held = match count.writers {
-            0 => None,
-            _ => Some(self.expect_writer(context, ino).await?),
-        };
-        context.begin()?;
-        let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-        self.opens.replace(context.client, ino, count, orphan.is_some());
-        Ok(MdsReply::Done)
+        let enter = |has_no_name| self.opens.replace(context.client, ino, count, has_no_name);
+        self.enter_open(context, ino, count.writers > 0, enter).await
     }
 
     /// Adds an open of which the last run has told its client.
@@ -109,16 +103,31 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         write: bool,
     ) -> OpResult {
-        let _held = match write {
+        let enter = |has_no_name| {
+            self.opens.add(context.client, ino, write);
+            if has_no_name {
+                self.opens.unlink(ino);
+            }
+        };
+        self.enter_open(context, ino, write, enter).await
+    }
+
+    /// Enters what a client has open already, perhaps to write; `enter` is told whether the inode has
+    /// no name.
+    async fn enter_open(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        writes: bool,
+        enter: impl FnOnce(bool),
+    ) -> OpResult {
+        let _held = match writes {
             true => Some(self.expect_writer(context, ino).await?),
             false => None,
         };
         context.begin()?;
         let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-        self.opens.add(context.client, ino, write);
-        if orphan.is_some() {
-            self.opens.unlink(ino);
-        }
+        enter(orphan.is_some());
         Ok(MdsReply::Done)
     }
 
