@@ -11,7 +11,7 @@ pub(crate) mod plan;
 
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
-use crate::data::prefetch::plan::{Next, Noted};
+use crate::data::prefetch::plan::Next;
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
 use futures_util::stream::{self, StreamExt};
 use glint_lock::held::Use;
@@ -154,10 +154,10 @@ impl PrefetchedFiles {
         }
     }
 
-    /// So many names of files are noted in a directory, whose lock the caller does not hold.
-    fn note_names(&self, directory: &Arc<CachedInode>, noted: Noted) {
-        let Noted { names, was_counted } = noted;
-        if names > 0 || was_counted {
+    /// Notes how many names of files there are in a directory, if that has changed. The caller does not
+    /// hold its lock.
+    fn note_names(&self, directory: &Arc<CachedInode>, names: Option<usize>) {
+        if let Some(names) = names {
             self.noted.lock().count(directory, names);
             self.limit_noted();
         }
@@ -251,7 +251,7 @@ impl<T: Transport> Client<T> {
             let plan = rare.make().prefetch_plan.get_or_insert_default();
             let prefetched = &self.data.prefetched;
             let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
-            let mut noted = Noted::default();
+            let mut noted = None;
             let many = match plan.on_read(inode.ino, was_prefetched, may_begin) {
                 Next::Nothing => 0,
                 Next::More(many) => {

@@ -50,14 +50,6 @@ pub(crate) enum Next {
     Sequence,
 }
 
-/// Names of files that are noted in a directory.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Noted {
-    pub(crate) names: usize,
-    /// Some were counted before.
-    pub(crate) was_counted: bool,
-}
-
 impl PrefetchPlan {
     /// A program lists the directory, and these files come next; all over again if `is_begin`.
     pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) {
@@ -69,10 +61,11 @@ impl PrefetchPlan {
     }
 
     /// Counts the names of files here: in the last listing, and in the order in which they are read.
-    pub(crate) fn count(&mut self) -> Noted {
+    /// `None` if there are none, as before.
+    pub(crate) fn count(&mut self) -> Option<usize> {
         let names = self.listed.len() + self.queue.len();
         let was_counted = std::mem::replace(&mut self.is_counted, names > 0);
-        Noted { names, was_counted }
+        (names > 0 || was_counted).then_some(names)
     }
 
     /// Forgets what was listed, and the order in which files are read: that takes memory. They are
