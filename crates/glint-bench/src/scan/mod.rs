@@ -42,8 +42,9 @@ use std::time::{Duration, Instant};
 /// and what is streamed; a mount and its scan are in another one.
 ///
 /// --streams adds scans beside streams: another mount reads and writes large files, as fast as half a core
-/// is busy with it, the kernel's work and the disk's included (found by trying, before the first time). --restarts adds scans after a restart of the server and with all caches of the machine
-/// dropped. The experiment lustre-2011 does both, and once more with data and metadata of the server
+/// is busy with it, the kernel's work and the disk's included (found by trying, before the first time).
+/// --restarts adds scans after a restart of the server and with all caches of the machine dropped. The
+/// experiment lustre-2011 does both, and once more with data and metadata of the server
 /// in one cache. Printed are files in a second, ratios to warm and to the local file system, the
 /// longest stat, and the memory of processes. Needs root, xfsprogs, and the space and time that it
 /// says at its start. Ctrl-C ends it and leaves nothing. After a crash (kill -9) end its servers and

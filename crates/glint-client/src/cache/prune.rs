@@ -148,8 +148,8 @@ impl NextAsk {
 
 impl Cache {
     /// Asks the kernel to forget as many inodes as are known above `limit`: of one part after the
-    /// other those whose locks are oldest, but not those that were opened since the last look. May wait for requests under way. Returns how many inodes it
-    /// was asked for.
+    /// other those whose locks are oldest, but not those that were opened since the last look. May wait
+    /// for requests under way. Returns how many inodes it was asked for.
     pub(crate) fn prune(&self, limit: usize, round: Round) -> usize {
         let excess = self.len().saturating_sub(limit);
         let mut asked = 0;

@@ -36,8 +36,8 @@ use std::time::Duration;
 
 /// How often a walk looks whether it is to end.
 const STOP_LOOKS: Duration = Duration::from_millis(50);
-/// Runs a walk to its end, or until Ctrl-C or SIGTERM, or nobody takes what it prints: whoever waits for the command then sees that
-/// the signal ended it, if what is done was printed and the command says
+/// Runs a walk to its end, or until Ctrl-C or SIGTERM, or nobody takes what it prints: whoever waits for
+/// the command then sees that the signal ended it, if what is done was printed and the command says
 /// [`end_if_asked`](StopSoon::end_if_asked).
 pub(in crate::cmd) fn until_stopped(
     walk: impl Future<Output = ()>,
