@@ -10,6 +10,7 @@
 
 mod changes;
 pub mod disk;
+mod ending;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;

@@ -11,8 +11,8 @@ use crate::changes::ChangesOfOst;
 use crate::disk::{Disk, LocalDisk};
 use crate::object_watches::ObjectWatches;
 use crate::{
-    Apart, Bandwidth, CallKind, DiskWatch, Kept, ObjectStore, Ost, PassedBytes, ScrubReport,
-    ScrubStep, SpaceGrants, Way,
+    Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, PassedBytes, ScrubReport, ScrubStep,
+    SpaceGrants, Way,
 };
 use futures_util::future::{Either, join_all, select};
 use glint_proto::limits::BULK_BYTES_MAX;
@@ -20,7 +20,6 @@ use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
 };
 use glint_telemetry::Counter;
-use std::io;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -329,36 +328,6 @@ impl<D: Disk> OstSet<D> {
     /// Why nothing of an OST can be called durable any more, if that is so.
     pub fn failure(&self, index: u16) -> Option<&str> {
         self.osts.get(usize::from(index))?.store().failure()
-    }
-
-    /// Settles all OSTs before the end, one after the other.
-    pub fn settle_last(&self) -> FsResult<()> {
-        (0..self.count()).try_for_each(|index| {
-            self.flush_last(index)?;
-            self.seal_last(index)
-        })
-    }
-
-    /// Brings all changes of an OST to stable storage before the end. One that has failed is no error
-    /// if all that is not there has copies.
-    pub fn flush_last(&self, index: u16) -> FsResult<()> {
-        self.do_last(index, |ost| {
-            let _call = ost.watch().begin(CallKind::Flush);
-            ost.flush_last()
-        })
-    }
-
-    /// Seals what is left of an OST before the end; see `ObjectStore::settle_last`.
-    pub fn seal_last(&self, index: u16) -> FsResult<()> {
-        self.do_last(index, |ost| ost.store().settle_last())
-    }
-
-    fn do_last(&self, index: u16, work: impl FnOnce(&Ost<D>) -> io::Result<()>) -> FsResult<()> {
-        let counts = self.failure(index).is_none() || self.is_alone(index);
-        match self.osts.get(usize::from(index)).filter(|_| counts) {
-            Some(ost) => work(ost).map_err(|error| Errno::from_io(&error)),
-            None => Ok(()),
-        }
     }
 
     /// Everything answered for so far to stable storage.

@@ -37,9 +37,11 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         ino: Ino,
-        layout: Layout,
+        mut layout: Layout,
         avoid: &[u16],
     ) -> OpResult {
+        // Numbers are chosen here. Those of the file may be of objects with copies, and it shall have none.
+        layout.number_objects(0);
         if !layout.is_valid() {
             return Err(Errno::EINVAL.into());
         }
