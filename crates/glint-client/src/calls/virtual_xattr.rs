@@ -148,6 +148,11 @@ pub(crate) fn parse_layout(value: &[u8], old: Layout) -> FsResult<Layout> {
             _ => return Err(Errno::EINVAL),
         }
     }
+    if (layout.replicas, layout.stripe_count) != (old.replicas, old.stripe_count) {
+        // Where it lies then the MDS chooses, and which objects it has: those of files with copies have
+        // other numbers.
+        (layout.first_ost, layout.osts, layout.first_object) = (0, 0, 0);
+    }
     if layout.is_valid() { Ok(layout) } else { Err(Errno::EINVAL) }
 }
 
@@ -162,5 +167,8 @@ mod tests {
         for bad in ["stripe_size=1000", "stripe_size=1", "stripe_count=x", "what=1", "nonsense"] {
             assert_eq!(parse_layout(bad.as_bytes(), layout), Err(Errno::EINVAL), "{bad}");
         }
+        let mut of_copies = Layout { replicas: 2, first_ost: 5000, osts: 6000, ..layout };
+        of_copies.number_objects(7);
+        assert_eq!(parse_layout(b"replicas=1", of_copies), Ok(layout));
     }
 }
