@@ -9,7 +9,7 @@ use compio_io::AsyncWriteExt;
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Bulk, Errno};
 use std::cell::{Cell, RefCell, RefMut};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 /// Bulk data that is sent from where it lies. Less is copied behind its frame: that costs no more
@@ -194,16 +194,48 @@ async fn send_parts(
     bytes: &[u8],
     bulks: Vec<(usize, Arc<Vec<u8>>)>,
 ) -> io::Result<()> {
-    let mut sent = 0;
+    let mut taken = match stream.encrypts() {
+        true => 0,
+        false => stream.try_send_all(&in_order(bytes, &bulks))?,
+    };
     let last = bulks.len() - 1;
+    let mut sent = 0;
     for (at, (before, bulk)) in bulks.into_iter().enumerate() {
-        send(stream, bytes[sent..before].to_vec(), true).await?;
+        send_rest(stream, bytes[sent..before].to_vec(), &mut taken, true).await?;
         sent = before;
         let more = at < last || before < bytes.len();
-        send(stream, BulkInFlight(bulk), more).await?;
+        send_rest(stream, BulkInFlight(bulk), &mut taken, more).await?;
     }
-    if sent < bytes.len() {
-        send(stream, bytes[sent..].to_vec(), false).await?;
+    send_rest(stream, bytes[sent..].to_vec(), &mut taken, false).await
+}
+
+/// The parts of what is sent, for one system call.
+fn in_order<'a>(bytes: &'a [u8], bulks: &'a [(usize, Arc<Vec<u8>>)]) -> Vec<IoSlice<'a>> {
+    let mut parts = Vec::with_capacity(2 * bulks.len() + 1);
+    let mut queued = 0;
+    for (before, bulk) in bulks {
+        parts.push(IoSlice::new(&bytes[queued..*before]));
+        parts.push(IoSlice::new(bulk));
+        queued = *before;
+    }
+    parts.push(IoSlice::new(&bytes[queued..]));
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Sends what the socket has not `taken` yet of a buffer, which is the next one of those that were
+/// handed to it.
+async fn send_rest<B: IoBuf>(
+    stream: &mut Stream,
+    buffer: B,
+    taken: &mut usize,
+    more: bool,
+) -> io::Result<()> {
+    let len = buffer.buf_len();
+    let skipped = len.min(*taken);
+    *taken -= skipped;
+    if skipped < len {
+        send(stream, buffer.slice(skipped..), more).await?;
     }
     Ok(())
 }
@@ -242,9 +274,12 @@ mod tests {
     use super::*;
     use crate::host::{Pipe, Wire};
     use crate::transport::framing::FrameReader;
+    use crate::transport::stream::Accepted;
     use futures_lite::future::block_on;
     use glint_proto::frame::NO_SLOT;
     use glint_proto::{ClientId, Op};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
     use std::rc::Rc;
 
     #[test]
@@ -281,5 +316,29 @@ mod tests {
                 next += 1;
             }
         }
+    }
+
+    #[test]
+    fn what_a_socket_does_not_take_at_once_follows() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            theirs.read_to_end(&mut all).map(|_| all)
+        });
+        let mut expected = Vec::new();
+        crate::runtime(None).unwrap().block_on(async {
+            let writer = FrameWriter::new(Accepted::Unix(ours).attach().await.unwrap());
+            for byte in 0..3 {
+                let bulk = Arc::new(vec![byte; 1 << 20]);
+                expected.extend_from_slice(b"head");
+                expected.extend_from_slice(&bulk);
+                writer.push(&KeptFrame { head: b"head".to_vec(), bulk: Some(bulk) });
+            }
+            expected.extend_from_slice(b"end");
+            writer.queue().extend_from_slice(b"end");
+            writer.flush().await.unwrap();
+            writer.close();
+        });
+        assert_eq!(reading.join().unwrap().unwrap(), expected);
     }
 }

@@ -13,9 +13,9 @@ use futures_util::future::{Either, select};
 use glint_proto::limits::FRAME_MS_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net as unix;
@@ -238,6 +238,27 @@ fn limit_silence(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(socket, limit.as_millis() as u32)?)
 }
 
+/// Of a call that takes what fits at once.
+const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+/// Parts that one call takes (sendmsg(2), UIO_MAXIOV).
+const PARTS_MAX: usize = 1024;
+
+/// Bytes that a call sent: none, if the socket has no room.
+fn taken_at_once(sent: rustix::io::Result<usize>) -> io::Result<usize> {
+    match sent {
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        sent => Ok(sent?),
+    }
+}
+
+fn pipe_takes(pipe: &Pipe, bytes: &[u8]) -> io::Result<usize> {
+    if pipe.outgoing.is_cut() {
+        return Err(ErrorKind::BrokenPipe.into());
+    }
+    pipe.outgoing.put(bytes);
+    Ok(bytes.len())
+}
+
 /// A byte stream to a peer.
 #[derive(Clone)]
 pub(crate) enum Stream {
@@ -279,39 +300,53 @@ impl Stream {
         }
     }
 
+    /// Whether [`Stream::seal`] encrypts.
+    pub(crate) fn encrypts(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
     /// Sends what the socket takes at once. With `more` it need not leave yet: more follows.
     pub(crate) fn try_send(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
-        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let mut flags = SEND_FLAGS;
         flags.set(SendFlags::MORE, more);
-        let fd = match self {
+        match self.socket() {
+            Ok(fd) => taken_at_once(rustix::net::send(fd, bytes, flags)),
+            Err(pipe) => pipe_takes(pipe, bytes),
+        }
+    }
+
+    /// Sends what the socket takes at once of these parts, one after the other, in one system call
+    /// (sendmsg(2)).
+    pub(crate) fn try_send_all(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.socket() {
+            Ok(fd) => {
+                let parts = &parts[..parts.len().min(PARTS_MAX)];
+                let nothing = &mut SendAncillaryBuffer::default();
+                taken_at_once(rustix::net::sendmsg(fd, parts, nothing, SEND_FLAGS))
+            }
+            Err(pipe) => parts.iter().map(|part| pipe_takes(pipe, part)).sum(),
+        }
+    }
+
+    /// Its socket, or the pipe that stands for one.
+    fn socket(&self) -> Result<BorrowedFd<'_>, &Pipe> {
+        Ok(match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Tls(stream) => stream.tcp.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
-            Stream::Simulated(pipe) if pipe.outgoing.is_cut() => {
-                return Err(ErrorKind::BrokenPipe.into());
-            }
-            Stream::Simulated(pipe) => {
-                pipe.outgoing.put(bytes);
-                return Ok(bytes.len());
-            }
-        };
-        match rustix::net::send(fd, bytes, flags) {
-            Ok(sent) => Ok(sent),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(error) => Err(error.into()),
-        }
+            Stream::Simulated(pipe) => return Err(pipe),
+        })
     }
 
     /// Both sides see the end of the stream.
     pub(crate) fn shut(&self) {
-        let fd = match self {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Tls(stream) => stream.tcp.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-            Stream::Simulated(pipe) => return pipe.close(),
-        };
-        // One that is gone needs no end.
-        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        match self.socket() {
+            Ok(fd) => {
+                // One that is gone needs no end.
+                let _ = rustix::net::shutdown(fd, Shutdown::Both);
+            }
+            Err(pipe) => pipe.close(),
+        }
     }
 }
 
