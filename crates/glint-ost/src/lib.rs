@@ -18,6 +18,7 @@ mod object_watches;
 mod ost_set;
 mod search;
 mod service;
+mod settle_gate;
 mod space;
 mod store;
 mod warming;

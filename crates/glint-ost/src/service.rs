@@ -12,6 +12,7 @@
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
+use crate::settle_gate::SettleGate;
 use crate::store::object::ReadMode;
 use crate::store::object_store::{ObjectStore, state};
 use futures_channel::oneshot;
@@ -22,7 +23,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Kept until a disk is done with something, however long who asked for it waits.
@@ -66,7 +66,7 @@ pub struct Ost<D: Disk = LocalDisk> {
     store: Arc<ObjectStore<D>>,
     threads: DiskThreads,
     watch: Arc<DiskWatch>,
-    is_settling: Arc<AtomicBool>,
+    settling: SettleGate,
     changing: Changing,
 }
 
@@ -111,20 +111,11 @@ impl Drop for ObjectChange {
     }
 }
 
-/// The store is being settled until this is dropped, also where there is no thread for it.
-struct SettlingOnce(Arc<AtomicBool>);
-
-impl Drop for SettlingOnce {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, watch, is_settling, changing) = Default::default();
-        Ost { store: Arc::new(store), threads, watch, is_settling, changing }
+        let (threads, watch, settling, changing) = Default::default();
+        Ost { store: Arc::new(store), threads, watch, settling, changing }
     }
 
     /// The store.
@@ -291,10 +282,7 @@ impl<D: Disk> Ost<D> {
         noted: Instant,
         done: impl FnOnce(bool) + Send + 'static,
     ) -> bool {
-        if self.is_settling.swap(true, Ordering::AcqRel) {
-            return false;
-        }
-        let settling = SettlingOnce(self.is_settling.clone());
+        let Some(settling) = self.settling.begin() else { return false };
         let settle = move |store: &ObjectStore<D>| {
             let settled = store.settle(idle, Some(noted));
             if let Err(error) = &settled
@@ -316,9 +304,7 @@ impl<D: Disk> Ost<D> {
 
     /// Brings all changes to stable storage before the end.
     pub(crate) fn flush_last(&self) -> io::Result<()> {
-        while D::WAITS && self.is_settling.load(Ordering::Acquire) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.settling.wait();
         self.store.flush_changed()
     }
 
