@@ -464,7 +464,9 @@ fn perform<D: Disk>(
             let reserved = |bytes| OstReply::SpaceGranted { bytes, object_bytes_max };
             store.grant(client, bytes).map(reserved)
         }
-        _ => Err(io::ErrorKind::Unsupported.into()),
+        OstRequest::Read { .. } | OstRequest::Watch { .. } | OstRequest::Changed { .. } => {
+            Err(io::ErrorKind::Unsupported.into())
+        }
     }
 }
 
