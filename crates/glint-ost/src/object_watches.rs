@@ -248,13 +248,8 @@ impl<'a> WatchedChange<'a> {
         bulk: &Bulk<'a>,
     ) -> Option<WatchedChange<'a>> {
         let is_change = request.is_modifying() && !matches!(request, OstRequest::SetTime { .. });
-        let data: &'a [u8] = match *bulk {
-            Bulk::Out(data) => data,
-            Bulk::Shared(data) => data.as_slice(),
-            Bulk::None | Bulk::In(_) => &[],
-        };
         // None is made that notes nothing.
-        is_change.then(|| WatchedChange { watches, request: *request, data })
+        is_change.then(|| WatchedChange { watches, request: *request, data: bulk.data() })
     }
 }
 

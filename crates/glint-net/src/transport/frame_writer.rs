@@ -39,11 +39,7 @@ impl KeptFrame {
         request: &Request<'_>,
         bulk: &Bulk<'_>,
     ) -> Result<KeptFrame, Errno> {
-        let data: &[u8] = match bulk {
-            Bulk::Out(data) => data,
-            Bulk::Shared(data) => data,
-            Bulk::None | Bulk::In(_) => &[],
-        };
+        let data = bulk.data();
         if data.len() < BY_REFERENCE_MIN {
             append_frame(&mut head, envelope, request, data)?;
             return Ok(head.into());

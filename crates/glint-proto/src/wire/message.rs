@@ -542,6 +542,15 @@ impl<'a> Bulk<'a> {
             bulk => bulk,
         }
     }
+
+    /// Data of a write; empty beside other requests.
+    pub fn data(&self) -> &'a [u8] {
+        match *self {
+            Bulk::Out(data) => data,
+            Bulk::Shared(data) => data,
+            Bulk::None | Bulk::In(_) => &[],
+        }
+    }
 }
 
 /// Encodes a message after what `buffer` already holds.
