@@ -12,19 +12,47 @@ use support::random::Random;
 use support::stalls::Stalls;
 use support::*;
 
-const BLOCK: usize = 64 << 10;
-const BLOCKS: u64 = 48;
-
-/// Content of a block in its version.
-fn block(number: u64, version: u8) -> Vec<u8> {
-    let mut random = Random(number << 8 | u64::from(version));
-    (0..BLOCK).map(|_| random.below(256) as u8).collect()
+/// A file of so many blocks of one size.
+#[derive(Clone, Copy)]
+struct Blocks {
+    size: usize,
+    count: u64,
 }
 
-fn check(file: &File, number: u64, version: u8) {
-    let mut found = vec![0; BLOCK];
-    file.read_exact_at(&mut found, number * BLOCK as u64).unwrap();
-    assert!(found == block(number, version), "block {number} is not version {version}");
+const LARGE: Blocks = Blocks { size: 64 << 10, count: 48 };
+/// Copying under a lock on all of such a file takes longer than others wait with a short lease.
+const SMALL: Blocks = Blocks { size: 4 << 10, count: 64 << 10 };
+
+impl Blocks {
+    /// Content of a block in its version, with the place in the block in each word.
+    fn content(self, number: u64, version: u32) -> Vec<u8> {
+        let mut content = Vec::with_capacity(self.size);
+        for place in 0..(self.size / 8) as u64 {
+            let word = place << 48 | number << 32 | u64::from(version);
+            content.extend_from_slice(&word.to_le_bytes());
+        }
+        content
+    }
+
+    fn write(self, file: &File, number: u64, version: u32) {
+        file.write_all_at(&self.content(number, version), number * self.size as u64).unwrap();
+    }
+
+    /// Writes the first version of all blocks, 1 MiB at once.
+    fn fill(self, file: &File) {
+        let many = (1 << 20) / self.size as u64;
+        for first in (0..self.count).step_by(many as usize) {
+            let data: Vec<u8> = (first..first + many).flat_map(|n| self.content(n, 0)).collect();
+            file.write_all_at(&data, first * self.size as u64).unwrap();
+        }
+    }
+
+    fn check(self, file: &File, number: u64, version: u32) {
+        let mut found = vec![0; self.size];
+        file.read_exact_at(&mut found, number * self.size as u64).unwrap();
+        let is_right = found == self.content(number, version);
+        assert!(is_right, "block {number} is not version {version}");
+    }
 }
 
 #[test]
@@ -36,19 +64,19 @@ fn data_moves_while_two_mounts_write_and_read_it() {
     let (two, b) = world.mount(port, "b", &[]);
     let name = a.join("file");
     let writer = OpenOptions::new().read(true).write(true).create_new(true).open(&name).unwrap();
-    (0..BLOCKS).for_each(|n| writer.write_all_at(&block(n, 0), n * BLOCK as u64).unwrap());
+    LARGE.fill(&writer);
     let reader = File::open(b.join("file")).unwrap();
     let moves = AtomicBool::new(true);
     std::thread::scope(|scope| {
         let used = scope.spawn(|| {
             // Handles from before all moves, and each write is read at the other mount.
-            let (mut random, mut version) = (Random(7), vec![0u8; BLOCKS as usize]);
+            let (mut random, mut version) = (Random(7), vec![0u32; LARGE.count as usize]);
             while moves.load(Ordering::Acquire) {
-                let n = random.below(BLOCKS);
+                let n = random.below(LARGE.count);
                 let version = &mut version[n as usize];
-                *version = version.wrapping_add(1);
-                writer.write_all_at(&block(n, *version), n * BLOCK as u64).unwrap();
-                check(&reader, n, *version);
+                *version += 1;
+                LARGE.write(&writer, n, *version);
+                LARGE.check(&reader, n, *version);
             }
             version
         });
@@ -65,7 +93,7 @@ fn data_moves_while_two_mounts_write_and_read_it() {
         moves.store(false, Ordering::Release);
         let version = used.join().unwrap();
         assert!(moved >= 3, "{moved} moves, the last one ended with {last}");
-        (0..BLOCKS).for_each(|n| check(&reader, n, version[n as usize]));
+        (0..LARGE.count).for_each(|n| LARGE.check(&reader, n, version[n as usize]));
     });
     run(glint().args(["restripe", "-r", "2", "-c", "1", text(&name)]));
     let shown = sh(&a, "getfattr --only-values -n glint.layout file");
@@ -86,7 +114,7 @@ fn a_file_is_read_while_its_move_to_a_server_stands_still() {
     let oss = world.oss(1, free_port(), port, &[]);
     let (one, a) = world.mount(port, "a", &[]);
     let (two, b) = world.mount(port, "b", &[]);
-    let content: Vec<u8> = (0..BLOCKS).flat_map(|n| block(n, 0)).collect();
+    let content: Vec<u8> = (0..LARGE.count).flat_map(|n| LARGE.content(n, 0)).collect();
     let is_on_first = |name: &String| {
         fs::write(a.join(name), &content).unwrap();
         let layout = sh(&a, &format!("getfattr --only-values -n glint.layout {name}"));
@@ -112,21 +140,6 @@ fn a_file_is_read_while_its_move_to_a_server_stands_still() {
     world.assert_sound();
 }
 
-/// Size of a block of the large file, and how many it has: under a lock on all of it, copying would take
-/// longer than others wait with this lease.
-const SMALL: usize = 4 << 10;
-const SMALLS: u64 = 64 << 10;
-
-fn small(number: u64, version: u32) -> Vec<u8> {
-    (number << 32 | u64::from(version)).to_le_bytes().repeat(SMALL / 8)
-}
-
-fn check_small(file: &File, number: u64, version: u32) {
-    let mut found = vec![0; SMALL];
-    file.read_exact_at(&mut found, number * SMALL as u64).unwrap();
-    assert!(found == small(number, version), "block {number} is not version {version}");
-}
-
 /// One command is enough for each move. It is made by the other mount.
 #[test]
 fn a_large_file_moves_while_it_is_written_all_the_time() {
@@ -137,31 +150,28 @@ fn a_large_file_moves_while_it_is_written_all_the_time() {
     let (two, b) = world.mount(port, "b", &[]);
     let name = b.join("file");
     let writer = OpenOptions::new().read(true).write(true).create_new(true).open(&name).unwrap();
-    let many = 256;
-    for first in (0..SMALLS).step_by(many) {
-        let data: Vec<u8> = (first..first + many as u64).flat_map(|n| small(n, 0)).collect();
-        writer.write_all_at(&data, first * SMALL as u64).unwrap();
-    }
+    SMALL.fill(&writer);
     let reader = File::open(a.join("file")).unwrap();
     let moves = AtomicBool::new(true);
-    let end = SMALLS * SMALL as u64;
+    let block_bytes = SMALL.size as u64;
+    let end = SMALL.count * block_bytes;
     std::thread::scope(|scope| {
         let used = scope.spawn(|| {
-            let (mut random, mut version) = (Random(11), vec![0u32; SMALLS as usize]);
+            let (mut random, mut version) = (Random(11), vec![0u32; SMALL.count as usize]);
             for n in 0.. {
                 if !moves.load(Ordering::Acquire) {
                     break;
                 }
-                let block = random.below(SMALLS);
+                let block = random.below(SMALL.count);
                 let version = &mut version[block as usize];
                 *version += 1;
-                writer.write_all_at(&small(block, *version), block * SMALL as u64).unwrap();
+                SMALL.write(&writer, block, *version);
                 match n % 64 {
-                    0 => check_small(&reader, block, *version),
+                    0 => SMALL.check(&reader, block, *version),
                     // What was behind the end must not come back with a longer file.
                     32 => {
-                        writer.set_len(end + 3 * SMALL as u64).unwrap();
-                        writer.write_all_at(&[7; SMALL], end + SMALL as u64).unwrap();
+                        writer.set_len(end + 3 * block_bytes).unwrap();
+                        writer.write_all_at(&[7; SMALL.size], end + block_bytes).unwrap();
                         writer.set_len(end).unwrap();
                     }
                     _ => {}
@@ -177,11 +187,11 @@ fn a_large_file_moves_while_it_is_written_all_the_time() {
         moves.store(false, Ordering::Release);
         moved.iter().for_each(|output| assert!(output.status.success(), "{output:?}"));
         let version = used.join().unwrap();
-        writer.set_len(end + 3 * SMALL as u64).unwrap();
-        let mut behind = vec![1; 3 * SMALL];
+        writer.set_len(end + 3 * block_bytes).unwrap();
+        let mut behind = vec![1; 3 * SMALL.size];
         reader.read_exact_at(&mut behind, end).unwrap();
         assert!(behind.iter().all(|byte| *byte == 0), "what was cut off is there again");
-        (0..SMALLS).for_each(|n| check_small(&reader, n, version[n as usize]));
+        (0..SMALL.count).for_each(|n| SMALL.check(&reader, n, version[n as usize]));
     });
     server.assert_no(event::CLIENT_EVICTED);
     drop((reader, writer));
