@@ -10,6 +10,7 @@
 use crate::changes::ChangesOfOst;
 use crate::disk::{Disk, LocalDisk};
 use crate::object_watches::ObjectWatches;
+use crate::search::SearchProgress;
 use crate::{
     Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, PassedBytes, ScrubReport, ScrubStep,
     SpaceGrants, Way,
@@ -42,6 +43,8 @@ pub struct OstSet<D: Disk = LocalDisk> {
     /// Of each OST.
     changes: Vec<Arc<ChangesOfOst>>,
     pub(crate) object_watches: ObjectWatches,
+    /// Of each OST.
+    pub(crate) searches: Vec<SearchProgress>,
 }
 
 /// Settling of all OSTs at once.
@@ -85,6 +88,7 @@ impl<D: Disk> OstSet<D> {
         Ok(OstSet {
             bandwidth: limits.into_iter().flatten().collect(),
             changes: stores.iter().map(|_| Arc::default()).collect(),
+            searches: stores.iter().map(|_| SearchProgress::default()).collect(),
             osts: stores.into_iter().map(Ost::new).collect(),
             grants,
             commit_sync,

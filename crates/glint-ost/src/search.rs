@@ -7,29 +7,84 @@
 //!   checksums when power was lost is found however late that is, whatever is changed meanwhile. More is
 //!   found then: objects that were changed since, too.
 //! - Who searches is a thread of the disk itself: no OST waits for the search of another one.
-//! - An OST whose objects cannot be listed has failed, as one that cannot be flushed. Others go on.
+//! - Each call of the disk is watched by itself: one that does not end is seen, however few there are;
+//!   that there are many is not taken for that.
+//! - An OST whose objects cannot be listed has failed, as one that cannot be flushed. Others go on. An
+//!   object that cannot be looked at counts as changed, and holds up no other.
 
-use crate::disk::{CallKind, Disk};
+use crate::disk::{CallKind, Disk, DiskWatch};
 use crate::ost_set::OstSet;
-use crate::service::Apart;
+use crate::service::{Apart, Ost};
 use crate::store::object_store::{DIRECTORIES, ObjectStore, directory_name, parse_name};
 use glint_proto::{Errno, FsResult, ObjectId};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Objects that a thread looks at before others of the disk have their turn.
+const ENTRIES: usize = 256;
+
+/// How far the search of an OST is.
+#[derive(Default)]
+pub(crate) struct SearchProgress {
+    directories: AtomicUsize,
+    found: AtomicUsize,
+}
+
+/// Of objects that were looked at, those that may have been changed.
+#[derive(Default)]
+struct LookedAt {
+    found: Vec<ObjectId>,
+    /// How many of them could not be looked at, and which was the first, and why.
+    unknown: usize,
+    first: Option<(ObjectId, rustix::io::Errno)>,
+}
+
+impl LookedAt {
+    fn add(&mut self, next: LookedAt) {
+        self.found.extend(next.found);
+        self.unknown += next.unknown;
+        self.first = self.first.or(next.first);
+    }
+}
 
 impl<D: Disk> ObjectStore<D> {
-    /// Objects with copies that have no checksums on the disk, or none that this version reads: all that
+    /// Objects with copies in a directory.
+    fn copies_in(&self, directory: usize) -> io::Result<Vec<ObjectId>> {
+        let names = self.disk.names(&directory_name(directory));
+        let names = names.map_err(|error| self.not_listed(error))?;
+        let objects = names.iter().filter_map(|name| name.to_str().and_then(parse_name));
+        Ok(objects.filter(|object| object.is_of_chain()).collect())
+    }
+
+    /// Those of some objects that have no checksums on the disk, or none that this version reads: all that
     /// were changed since they were sealed, also if nobody remembers that; but times that were set keep
     /// them. They are sealed once they are left alone.
-    pub(crate) fn unsealed_copies(&self) -> io::Result<Vec<ObjectId>> {
-        let mut found = Vec::new();
-        for shard in 0..DIRECTORIES {
-            let names = self.disk.names(&directory_name(shard));
-            let names = names.map_err(|error| self.not_listed(error))?;
-            let objects = names.iter().filter_map(|name| name.to_str().and_then(parse_name));
-            found.extend(objects.filter(|object| object.is_of_chain() && !self.is_sealed(*object)));
+    fn unsealed_of(&self, objects: &[ObjectId], watch: &DiskWatch) -> LookedAt {
+        let mut looked_at = LookedAt::default();
+        for object in objects {
+            let _call = watch.begin(CallKind::Short);
+            match self.seal_is_on(*object) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(errno) => {
+                    looked_at.unknown += 1;
+                    looked_at.first = looked_at.first.or(Some((*object, errno)));
+                }
+            }
+            looked_at.found.push(*object);
+            self.sealer.note(*object, Some(0));
         }
-        found.iter().for_each(|object| self.sealer.note(*object, Some(0)));
-        Ok(found)
+        looked_at
+    }
+
+    /// All of them.
+    #[cfg(test)]
+    pub(crate) fn unsealed_copies(&self) -> io::Result<Vec<ObjectId>> {
+        let mut all = LookedAt::default();
+        for directory in 0..DIRECTORIES {
+            all.add(self.unsealed_of(&self.copies_in(directory)?, &DiskWatch::default()));
+        }
+        Ok(all.found)
     }
 
     /// Objects could not be listed: an error for good, unless the process lacks what it needs for that.
@@ -39,6 +94,19 @@ impl<D: Disk> ObjectStore<D> {
             self.fails(format!("listing objects in {}: {error}", self.path().display()));
         }
         error
+    }
+}
+
+/// Has a thread of an OST's disk do a part of a search.
+async fn on_its_disk<D: Disk, T: Send + 'static>(
+    ost: &Ost<D>,
+    kind: CallKind,
+    work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
+) -> FsResult<T> {
+    match ost.apart_unless_dropped(kind, Apart::default(), work).await {
+        Ok(done) => done.map_err(|error| Errno::from_io(&error)),
+        // There was no thread for it.
+        Err(_) => Err(Errno::EAGAIN),
     }
 }
 
@@ -60,16 +128,43 @@ impl<D: Disk> OstSet<D> {
         ost.is_some_and(|ost| ost.store().sealer.is_held())
     }
 
+    /// The part of an OST, from 0 to 1, that was searched, and how many objects were found there; if it
+    /// awaits the end of its search.
+    pub fn searched(&self, index: u16) -> Option<(f64, usize)> {
+        let progress = self.searches.get(usize::from(index));
+        let progress = progress.filter(|_| self.awaits_search(index))?;
+        let done = progress.directories.load(Ordering::Relaxed) as f64 / DIRECTORIES as f64;
+        Some((done, progress.found.load(Ordering::Relaxed)))
+    }
+
     /// Searches an OST. Returns objects with copies that were changed since they were sealed. An error
     /// is one for good if the OST has [failed](OstSet::failure) then.
     pub async fn search(&self, index: u16) -> FsResult<Vec<ObjectId>> {
         let ost = self.osts.get(usize::from(index)).ok_or(Errno::ENXIO)?;
-        let (kind, apart) = (CallKind::Long, Apart::default());
-        match ost.apart_unless_dropped(kind, apart, ObjectStore::unsealed_copies).await {
-            Ok(found) => found.map_err(|error| Errno::from_io(&error)),
-            // There was no thread for it.
-            Err(_) => Err(Errno::EAGAIN),
+        let progress = self.searches.get(usize::from(index)).ok_or(Errno::ENXIO)?;
+        // Of each object the calls are watched; where no thread waits, that it comes to its turn.
+        let kind = if D::WAITS { CallKind::Long } else { CallKind::Short };
+        let mut all = LookedAt::default();
+        for directory in 0..DIRECTORIES {
+            progress.directories.store(directory, Ordering::Relaxed);
+            let list = move |store: &ObjectStore<D>| store.copies_in(directory);
+            let objects = on_its_disk(ost, CallKind::Short, list).await?;
+            for some in objects.chunks(ENTRIES) {
+                let (some, watch) = (some.to_vec(), ost.watch.clone());
+                let look = move |store: &ObjectStore<D>| Ok(store.unsealed_of(&some, &watch));
+                all.add(on_its_disk(ost, kind, look).await?);
+                progress.found.store(all.found.len(), Ordering::Relaxed);
+            }
         }
+        progress.directories.store(DIRECTORIES, Ordering::Relaxed);
+        if let Some((object, errno)) = all.first {
+            let error = io::Error::from(errno);
+            tracing::warn!(
+                %error, %object, objects = all.unknown, path = %ost.store().path().display(),
+                "could not look at objects; they count as changed before power was lost"
+            );
+        }
+        Ok(all.found)
     }
 
     /// What was found on an OST is noted, on stable storage.
@@ -83,7 +178,8 @@ mod tests {
     use super::*;
     use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
     use futures_lite::future::block_on;
-    use glint_proto::Ino;
+    use glint_proto::{Ino, clock};
+    use parking_lot::Mutex;
     use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
@@ -136,5 +232,54 @@ mod tests {
         assert!(osts.is_out_of_order(0) && osts.awaits_search(0));
         assert_eq!(block_on(osts.search(1)).unwrap(), [OBJECT]);
         assert!(osts.failure(1).is_none() && !osts.is_out_of_order(1));
+    }
+
+    #[test]
+    fn a_call_of_a_search_that_does_not_end_is_seen_and_that_there_are_many_is_not() {
+        let disk = MemoryDisk::default();
+        store(&disk).write(OBJECT, 0, b"before", None, false).unwrap();
+        let osts = Arc::new(osts(&[disk.clone()]));
+        osts.look();
+        let (of, stood_still) = (Arc::downgrade(&osts), Arc::<Mutex<Vec<bool>>>::default());
+        let seen = stood_still.clone();
+        // The first call takes four seconds, and each other one a moment.
+        disk.wait(Arc::new(move || {
+            let osts = of.upgrade().unwrap();
+            let mut seen = seen.lock();
+            let looks = if seen.is_empty() { 40 } else { 1 };
+            for _ in 0..looks {
+                clock::simulate(Some(clock::now() + Duration::from_millis(100)));
+                osts.look();
+            }
+            seen.push(osts.is_out_of_order(0));
+            Box::pin(std::future::ready(()))
+        }));
+        assert_eq!(block_on(osts.search(0)).unwrap(), [OBJECT]);
+        clock::simulate(None);
+        let stood_still = stood_still.lock();
+        assert_eq!(stood_still.len(), DIRECTORIES + 1, "one call lists a directory");
+        assert!(stood_still[0] && !stood_still[1..].contains(&true), "{stood_still:?}");
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_looked_at_counts_as_changed_and_holds_up_no_other() {
+        let disk = MemoryDisk::default();
+        let other = ObjectId { ino: Ino(8), ..OBJECT };
+        let sealed = ObjectId { ino: Ino(9), ..OBJECT };
+        let before = store(&disk);
+        for object in [OBJECT, sealed] {
+            before.write(object, 0, b"before", None, false).unwrap();
+        }
+        before.settle(Duration::ZERO, None).unwrap();
+        before.write(other, 0, b"before", None, false).unwrap();
+        let osts = osts(&[disk.clone()]);
+        assert_eq!(osts.searched(0), Some((0.0, 0)));
+        disk.fail(Fault::new(DiskOperation::Open, &OBJECT.to_string(), libc::EUCLEAN, 1));
+        let mut found = block_on(osts.search(0)).unwrap();
+        found.sort_unstable();
+        assert_eq!(found, [OBJECT, other]);
+        assert_eq!((osts.failure(0), osts.searched(0)), (None, Some((1.0, 2))));
+        osts.end_search(0);
+        assert_eq!(osts.searched(0), None);
     }
 }

@@ -65,7 +65,7 @@ const NONE: ObjectId = ObjectId { ino: Ino(0), stripe: 0 };
 pub struct Ost<D: Disk = LocalDisk> {
     store: Arc<ObjectStore<D>>,
     threads: DiskThreads,
-    watch: Arc<DiskWatch>,
+    pub(crate) watch: Arc<DiskWatch>,
     settling: SettleGate,
     changing: Changing,
 }

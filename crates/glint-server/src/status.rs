@@ -40,6 +40,10 @@ pub(crate) fn osts<D: Disk>(
             "available_bytes": space.available,
             "passed_through": passed(through),
             "searching": osts.awaits_search(index),
+            "searched": osts.searched(index).map(|(done, found)| json!({
+                "done": done,
+                "found": found,
+            })),
             "failed": osts.failure(index).is_some(),
             "warm_start": warm_start_row(warm, "objects"),
             "scrub": scrub_row(

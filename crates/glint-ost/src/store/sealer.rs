@@ -11,6 +11,7 @@ use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile, is_unchan
 use crate::store::object_store::{ObjectStore, path_of};
 use glint_proto::{ObjectId, clock};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -264,17 +265,23 @@ impl<D: Disk> ObjectStore<D> {
 
     /// Whether an object is known to be as its checksums are, or gone.
     pub fn is_sealed(&self, object: ObjectId) -> bool {
-        let look = || -> DiskResult<bool> {
-            let file = self.disk.open_to_read(&path_of(object))?;
-            let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
-            let len = file.attribute(ATTRIBUTE, &mut value)?;
-            let size = Sums::decode(&value[..len]).map(|sums| sums.size());
-            Ok(size == Some(file.stat()?.size))
+        self.seal_is_on(object).unwrap_or(false)
+    }
+
+    /// Whether an object has checksums on the disk that say its size, or is gone. The error is why that
+    /// is not known.
+    pub(crate) fn seal_is_on(&self, object: ObjectId) -> DiskResult<bool> {
+        let file = match self.disk.open_to_read(&path_of(object)) {
+            Err(Errno::NOENT) => return Ok(true),
+            opened => opened?,
         };
-        match look() {
-            Ok(is_sealed) => is_sealed,
-            Err(errno) => errno == rustix::io::Errno::NOENT,
-        }
+        let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
+        let len = match file.attribute(ATTRIBUTE, &mut value) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(false),
+            len => len?,
+        };
+        let size = Sums::decode(&value[..len]).map(|sums| sums.size());
+        Ok(size == Some(file.stat()?.size))
     }
 }
 

@@ -62,9 +62,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let index = ost["index"].to_string();
         let path = ost["path"].as_str().map(|path| format!(", {path}")).unwrap_or_default();
         let state = match (ost["failed"] == true, ost["searching"] == true) {
-            (true, _) => ", FAILED: not used until its server is started again",
-            (false, true) => ", searched for copies that were changed before power was lost",
-            (false, false) => "",
+            (true, _) => ", FAILED: not used until its server is started again".to_owned(),
+            (false, true) => searched(&ost["searched"]),
+            (false, false) => String::new(),
         };
         crate::say!("  ost {index:<4} {}{path}{state}", room(ost));
         if let Some(passed) = passed_through(&ost["passed_through"]) {
@@ -183,6 +183,15 @@ fn warm_start(warm: &Value, items: &str) -> Option<String> {
     Some(format!("{state}: {done}%, {loaded} {items}, {bytes} in {seconds} s"))
 }
 
+/// How far the search of an OST is, as the state of the OST.
+fn searched(searched: &Value) -> String {
+    let far = searched["done"].as_f64().map(|done| {
+        format!(": {}%, {} found", (done * 100.0) as u64, searched["found"].as_u64().unwrap_or(0))
+    });
+    let far = far.unwrap_or_default();
+    format!(", searched for copies that were changed before power was lost{far}")
+}
+
 /// What passed through the memory of an OST, if anything did.
 fn passed_through(passed: &Value) -> Option<String> {
     let above = passed["above_bytes"].as_u64()?;
@@ -233,6 +242,13 @@ mod tests {
         assert_eq!(told(0, 0), None);
         assert!(told(0, 1 << 20).unwrap().contains("above 8"), "{:?}", told(0, 1 << 20));
         assert_eq!(passed_through(&Value::Null), None, "of a server without it");
+    }
+
+    #[test]
+    fn how_far_a_search_is_is_told() {
+        let of = |state: Value| searched(&state);
+        assert!(of(serde_json::json!({"done": 0.5, "found": 7})).ends_with("lost: 50%, 7 found"));
+        assert!(of(Value::Null).ends_with("lost"), "of a server that does not say it");
     }
 
     #[test]
