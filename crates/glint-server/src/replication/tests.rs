@@ -49,7 +49,7 @@ pub(super) struct Server {
     pub(super) replication: Replication,
     pub(super) osts: OstSet<MemoryDisk>,
     pub(super) disks: Vec<MemoryDisk>,
-    dir: tempfile::TempDir,
+    pub(super) dir: tempfile::TempDir,
 }
 
 /// Way from one server to the others.
