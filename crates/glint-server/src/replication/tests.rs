@@ -34,6 +34,8 @@ pub(super) struct World {
     row: Mutex<Chain>,
     /// Objects that files have.
     pub(super) files: Mutex<BTreeSet<ObjectId>>,
+    /// Files whose inodes are damaged.
+    pub(super) damaged: Mutex<BTreeSet<Ino>>,
     /// Why the MDS does not say which.
     pub(super) mds_fails: Mutex<Option<Errno>>,
     /// Member that answers no requests for its objects by others.
@@ -83,6 +85,7 @@ impl World {
             servers: states.iter().map(|_| Server::new()).collect(),
             row: Mutex::new(row.clone()),
             files: Mutex::default(),
+            damaged: Mutex::default(),
             mds_fails: Mutex::default(),
             silent: Mutex::default(),
             committing: Mutex::default(),
@@ -265,6 +268,9 @@ impl Peers for Way {
             let world = self.0.upgrade().ok_or(Errno::EIO)?;
             if let Some(errno) = *world.mds_fails.lock() {
                 return Err(errno);
+            }
+            if world.damaged.lock().contains(&ino) {
+                return Err(Errno::EIO);
             }
             let (replicas, first_ost) = (world.row().id.copies, u16::from(ino.0 >= OF_NEXT));
             let layout = Layout { replicas, first_ost, osts: 2, ..Layout::default() };

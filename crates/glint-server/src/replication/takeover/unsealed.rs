@@ -12,6 +12,8 @@
 //! - A chain that another member can go on with does not wait for a search. A member that is synced, and
 //!   is being searched when another head takes over, is taken out, and comes back. One that could not be
 //!   searched is out of the chain, and comes back in another run.
+//! - A file whose inode is damaged holds up no other: chains are asked whether its objects are theirs, as
+//!   where data is being moved. Objects of which nobody knows that are said, and left to `glint fsck`.
 //! - What was found on an OST is named once, for all its chains: the MDS is asked for the files, and
 //!   after a failure only for those that are left. It is forgotten when all is noted.
 //! - What is named counts as what the log had from before this run: it is noted before anybody was told
@@ -136,22 +138,29 @@ impl Replication {
         let peers = self.peers()?;
         let mut files: Vec<Ino> = found.iter().map(|object| object.ino).collect();
         files.dedup();
-        let mut layouts = HashMap::new();
+        let (mut layouts, mut damaged) = (HashMap::new(), BTreeSet::new());
         // One first: while the MDS does not say it, it is asked again and again.
         let (first, rest) = files.split_at(files.len().min(1));
         for some in std::iter::once(first).chain(rest.chunks(ASKED)) {
             let asked = some.iter().map(|ino| peers.layout(*ino));
             for (ino, layout) in some.iter().zip(join_all(asked).await) {
-                if let Some(layout) = layout? {
-                    layouts.insert(*ino, layout);
+                match layout {
+                    Ok(Some(layout)) => _ = layouts.insert(*ino, layout),
+                    Ok(None) => {}
+                    // Where it is the engine of the MDS that fails, chains cannot be asked, either.
+                    Err(Errno::EIO) => _ = damaged.insert(*ino),
+                    Err(errno) => return Err(errno),
                 }
             }
         }
         let mut chains = BTreeMap::<u16, Vec<ObjectId>>::new();
         let mut others: Vec<ObjectId> = Vec::new();
         for object in found {
-            let Some(layout) = layouts.get(&object.ino) else { continue };
-            let target = layout.stripe_of(*object).map(|stripe| layout.ost_of(stripe, 0));
+            let target = match layouts.get(&object.ino) {
+                Some(layout) => layout.stripe_of(*object).map(|stripe| layout.ost_of(stripe, 0)),
+                None if damaged.contains(&object.ino) => None,
+                None => continue,
+            };
             match target.filter(|target| ChainId::of_target(*target).is_some()) {
                 Some(target) => chains.entry(target).or_default().push(*object),
                 None => others.push(*object),
@@ -160,8 +169,8 @@ impl Replication {
         if others.is_empty() {
             return Ok(chains);
         }
-        // Data of their files is being moved, to them or from them: the first ones count, and of the
-        // few that these are each chain is asked for.
+        // Data of their files is being moved, to them or from them: the first ones count. Or their inodes
+        // are damaged. Of the few that these are each chain is asked for.
         if !self.unsealed.knows_rows.load(Ordering::Acquire) {
             return Err(Errno::EREMCHG);
         }
@@ -170,9 +179,18 @@ impl Replication {
                 let target = row.id.target();
                 let its = self.those_of(target, &others).await?;
                 if !its.is_empty() {
+                    others.retain(|one| !damaged.contains(&one.ino) || !its.contains(one));
                     chains.entry(target).or_default().extend(its);
                 }
             }
+        }
+        others.retain(|object| damaged.contains(&object.ino));
+        if let Some(object) = others.first() {
+            tracing::error!(
+                ost = here.first + index, %object, objects = others.len(),
+                "inodes are damaged: of objects that were changed before power was lost nobody knows \
+                 which copies are to be equal; run `glint fsck`"
+            );
         }
         Ok(chains)
     }
@@ -192,5 +210,31 @@ impl Replication {
             left = behind;
         }
         Ok(its)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::replication::tests::World;
+    use crate::replication::touched::{UNNUMBERED, unsealed};
+    use futures_lite::future::block_on;
+    use glint_proto::chain::{MemberState, Touched};
+    use glint_proto::{Ino, ObjectId};
+
+    #[test]
+    fn a_damaged_inode_holds_up_no_other_file() {
+        let of = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        let world = World::new(&[MemberState::Serving; 2]);
+        // Of one of two files with damaged inodes another record says where it is.
+        world.files.lock().extend([of(5), of(7)]);
+        world.damaged.lock().extend([Ino(5), Ino(6)]);
+        let (server, here) = (world.server(1), world.here(1));
+        let found = [5, 6, 7].map(|ino| Touched::whole(of(ino))).into_iter();
+        block_on(server.recent.touch_all(unsealed(0), found, UNNUMBERED)).unwrap();
+        server.said(here, &[world.row()], 1, 1);
+        block_on(server.take_over(here));
+        assert_eq!(server.found_on(0), []);
+        let noted = server.recent.list((world.version().target, 0));
+        assert_eq!(noted, [5, 7].map(|ino| Touched::whole(of(ino))));
     }
 }
