@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - What was appended is in the file that is the log after the end of the process.
+//! - No file is written as a log whose name another one has.
 //! - While a draft takes the place of its log, what is appended goes to both, until the draft is the log
 //!   after a loss of power, too.
 
@@ -76,24 +77,36 @@ impl DataDir {
         joined.ok_or_else(|| io_error(&self.draft_path(log))(ErrorKind::NotFound.into()))
     }
 
-    /// Gives a draft the name of its log.
-    fn rename_draft(&self, log: ServerLog, file: &Arc<File>) -> Result<(), RecordsError> {
-        let path = self.draft_path(log);
-        self.with_log(log, |open| -> std::io::Result<()> {
+    /// Does something with a log whose draft this still is. The log may have been replaced meanwhile.
+    fn with_draft(
+        &self,
+        log: ServerLog,
+        file: &Arc<File>,
+        work: impl FnOnce(&mut OpenLog) -> std::io::Result<()>,
+    ) -> Result<(), RecordsError> {
+        self.with_log(log, |open| {
             let is_it = |draft: &Draft| Arc::ptr_eq(&draft.file, file);
             match open.draft.as_ref().is_some_and(is_it) {
-                true => std::fs::rename(&path, self.log_path(log)),
+                true => work(open),
                 false => Err(ErrorKind::NotFound.into()),
             }
         })?
-        .map_err(io_error(&path))
+        .map_err(io_error(&self.draft_path(log)))
+    }
+
+    /// Gives a draft the name of its log.
+    fn rename_draft(&self, log: ServerLog, file: &Arc<File>) -> Result<(), RecordsError> {
+        let (draft, path) = (self.draft_path(log), self.log_path(log));
+        self.with_draft(log, file, |_| std::fs::rename(draft, path))
     }
 
     /// From now on a draft is the log, and what it was taken from is not written any more.
     fn leave_old_log(&self, log: ServerLog, file: &Arc<File>) -> Result<(), RecordsError> {
-        self.with_log(log, |open| {
+        // Where the log was replaced since, the draft has lost its name.
+        self.with_draft(log, file, |open| {
             open.draft = None;
             open.file = file.clone();
+            Ok(())
         })
     }
 }
@@ -229,6 +242,22 @@ mod tests {
         data.replace_log(LOG, &[1, 2]).unwrap();
         assert!(data.adopt_draft(LOG).is_err());
         assert!(data.rename_draft(LOG, &file).is_err());
+        append(&data, 3);
+        assert_eq!(left(dir.path()), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_log_that_is_replaced_while_its_draft_is_adopted_has_what_is_appended() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap();
+        append(&data, 1);
+        data.draft_log(LOG, &[]).unwrap();
+        data.join_draft(LOG, &[]).unwrap();
+        // Steps of `adopt_draft`, and who writes the log anew comes between them.
+        let file = data.joined(LOG).unwrap();
+        data.rename_draft(LOG, &file).unwrap();
+        data.replace_log(LOG, &[1, 2]).unwrap();
+        assert!(data.leave_old_log(LOG, &file).is_err());
         append(&data, 3);
         assert_eq!(left(dir.path()), [1, 2, 3]);
     }
