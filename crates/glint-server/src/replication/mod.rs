@@ -352,8 +352,8 @@ impl Replication {
             let was_synced = before.is_some_and(|before| {
                 !matches!(before, MemberState::Serving | MemberState::LastServing)
             });
-            if was_synced && here.index(member).is_some() {
-                // The member has been healed of what it had changed before it was lost.
+            if was_synced && here.index(member).is_some() && !here.lags(row) {
+                // All here have been healed of what they had changed before they were lost.
                 let since = self.rows.written_since(target);
                 self.forget_before(target, since);
             }

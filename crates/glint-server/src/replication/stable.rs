@@ -291,8 +291,15 @@ impl Replication {
     /// The same of changes that a takeover by this version has found, and made equal. It has not asked a
     /// member that was away then what that had changed: that is what it is synced for.
     pub(super) fn forget_decided<D: Disk>(&self, here: Here<'_, D>, target: u16, version: u32) {
-        let serves = self.rows.get(target).is_some_and(|row| here.serves(&row));
-        if serves || version >= self.rows.written_since(target) {
+        let Some(row) = self.rows.get(target) else { return };
+        let are_equal = match here.serves(&row) {
+            true => !here.lags(&row),
+            false => {
+                row.missing().all(|ost| here.index(ost).is_none())
+                    && version >= self.rows.written_since(target)
+            }
+        };
+        if are_equal {
             self.forget_before(target, version);
         }
     }

@@ -76,10 +76,18 @@ impl Replication {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         self.rows.until_quiet(chain.target).await;
         let undecided = self.rows.undecided(chain.target);
-        // Nobody else asks for it here, and so it is only tried again.
-        self.unsealed_are_named(here, row).map_err(|_| Errno::EREMCHG)?;
-        let elsewhere: Vec<u16> =
+        for (member, index) in row.written().filter_map(|ost| Some((ost, here.index(ost)?))) {
+            match self.is_named(here, index) {
+                Ok(()) => {}
+                Err(Errno::EBUSY) => return self.waits_for_search(here, row, member).await,
+                // Nobody else asks for it here, and so it is only tried again.
+                Err(_) => return Err(Errno::EREMCHG),
+            }
+        }
+        let mut elsewhere: Vec<u16> =
             row.written().filter(|member| here.index(*member).is_none()).collect();
+        // Those that are synced first: for a search of one all members at its server are busy.
+        elsewhere.sort_by_key(|member| row.readable().any(|other| other == *member));
         let mut all = self.recent.list((chain.target, 0));
         let own: BTreeSet<ObjectId> = all.iter().map(|part| part.object).collect();
         for member in &elsewhere {
@@ -88,12 +96,7 @@ impl Replication {
                 Ok(())
             });
             match asked.await {
-                // Its search may take long, and it is synced anyway; one that serves is waited for.
-                Err(Errno::EBUSY) if row.readable().all(|other| other != *member) => {
-                    self.is_lost(here, chain, *member, Errno::EBUSY).await?;
-                    return Err(Errno::EREMCHG);
-                }
-                Err(Errno::EBUSY) => return Err(Errno::EREMCHG),
+                Err(Errno::EBUSY) => return self.waits_for_search(here, row, *member).await,
                 asked => asked?,
             }
         }
@@ -118,6 +121,21 @@ impl Replication {
         self.rows.activate_own(chain, undecided);
         tracing::info!(chain = %row.id, version = row.version, in_doubt = all.len(), "took over");
         Ok(())
+    }
+
+    /// A member that is written is being searched: a takeover is tried again. One that is synced is
+    /// taken out first: its search may take long, and it is synced anyway.
+    async fn waits_for_search<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        row: &Chain,
+        member: u16,
+    ) -> FsResult<()> {
+        if row.readable().all(|other| other != member) {
+            let chain = ChainVersion { target: row.id.target(), version: row.version };
+            self.is_lost(here, chain, member, Errno::EBUSY).await?;
+        }
+        Err(Errno::EREMCHG)
     }
 
     /// Asks a member on another server for the objects that it has noted as recent. Gives them to

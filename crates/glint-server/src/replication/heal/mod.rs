@@ -103,14 +103,22 @@ impl Replication {
     ) -> FsResult<bool> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         let key = (chain.target, member);
-        if here.index(member).is_none() && !self.rows.is_told(Told::Syncing, chain) {
+        if !self.rows.is_told(Told::Syncing, chain) {
             // Changes before it was lost that are on its disk may be known to nobody else.
-            let asked = self.ask_recent(here, row, member, |recent| {
-                self.pending.note(key, recent.into_iter(), UNNUMBERED);
-                Ok(())
-            });
+            let said = match here.index(member) {
+                Some(index) => self.is_named(here, index).map(|()| {
+                    self.lacks_recent(chain.target, member);
+                }),
+                None => {
+                    let note = |recent: Vec<Touched>| {
+                        self.pending.note(key, recent.into_iter(), UNNUMBERED);
+                        Ok(())
+                    };
+                    self.ask_recent(here, row, member, note).await
+                }
+            };
             // One that is being searched is asked again.
-            asked.await.map_err(|errno| match errno {
+            said.map_err(|errno| match errno {
                 Errno::EBUSY => Errno::EREMCHG,
                 errno => errno,
             })?;

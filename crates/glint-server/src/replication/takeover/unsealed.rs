@@ -7,8 +7,10 @@
 //!
 //! Invariants:
 //! - A server takes over a chain after a loss of power, and says what its member may have changed, only
-//!   when its OSTs here were searched, and all that was found there is noted as recent for its chains,
-//!   whole and on stable storage. Until then both are tried again, and nobody waits or is blamed.
+//!   when its OSTs here that are written were searched, and all that was found there is noted as recent
+//!   for its chains, whole and on stable storage. Until then both are tried again, and nobody waits or is
+//!   blamed. What is found on others here stays noted until they have been synced, and nothing is given to
+//!   one before it is.
 //! - A chain that another member can go on with does not wait for a search. A member that is synced, and
 //!   is being searched when another head takes over, is taken out, and comes back. One that could not be
 //!   searched is out of the chain, and comes back in another run.
@@ -24,7 +26,7 @@ use crate::replication::touched::{UNNUMBERED, unsealed};
 use crate::replication::{ENTRIES, Here, Replication};
 use futures_util::future::join_all;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, ChainId, Touched};
+use glint_proto::chain::{Chain, ChainId, MemberState, Touched};
 use glint_proto::{Errno, FsResult, Ino, ObjectId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -56,29 +58,39 @@ impl Unsealed {
     }
 }
 
+impl<D: Disk> Here<'_, D> {
+    /// Whether a member of a chain that does not serve is here. What it has changed before it was lost,
+    /// and nobody else, is noted here only: until it has got it from others.
+    pub(in crate::replication) fn lags(&self, row: &Chain) -> bool {
+        let mut lag = row.members.iter().filter(|member| member.state != MemberState::Serving);
+        lag.any(|member| self.index(member.ost).is_some())
+    }
+}
+
 impl Replication {
-    /// Fails unless all that was found at members of a chain that are here is noted as recent, on stable
-    /// storage: with EBUSY while one is being searched, else with EREMCHG.
+    /// Fails unless all that was found at members of a chain that are here and are written is noted as
+    /// recent, on stable storage: with EBUSY while one is being searched, else with EREMCHG.
     pub(in crate::replication) fn unsealed_are_named<D: Disk>(
         &self,
         here: Here<'_, D>,
         row: &Chain,
     ) -> FsResult<()> {
-        for member in &row.members {
-            let Some(index) = here.index(member.ost) else { continue };
-            if here.osts.awaits_search(index) {
-                let is_written = row.written().any(|ost| ost == member.ost);
-                match here.osts.failure(index) {
-                    None => return Err(Errno::EBUSY),
-                    Some(_) if is_written => return Err(Errno::EREMCHG),
-                    Some(_) => continue,
-                }
-            }
-            if !self.recent.is_empty(unsealed(index)) {
-                return Err(Errno::EREMCHG);
-            }
+        let mut its = row.written().filter_map(|ost| here.index(ost));
+        its.try_for_each(|index| self.is_named(here, index))
+    }
+
+    /// The same of one OST here.
+    pub(in crate::replication) fn is_named<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        index: u16,
+    ) -> FsResult<()> {
+        match (here.osts.awaits_search(index), here.osts.failure(index)) {
+            (true, None) => Err(Errno::EBUSY),
+            (true, Some(_)) => Err(Errno::EREMCHG),
+            (false, _) if !self.recent.is_empty(unsealed(index)) => Err(Errno::EREMCHG),
+            (false, _) => Ok(()),
         }
-        Ok(())
     }
 
     /// Notes for their chains what was found on OSTs here, as far as the MDS says which that are: once,
@@ -215,11 +227,15 @@ impl Replication {
 
 #[cfg(test)]
 mod tests {
-    use crate::replication::tests::World;
+    use crate::replication::Here;
+    use crate::replication::rows::Told;
+    use crate::replication::tests::{ID, Server, Still, World};
     use crate::replication::touched::{UNNUMBERED, unsealed};
     use futures_lite::future::block_on;
-    use glint_proto::chain::{MemberState, Touched};
+    use glint_net::host;
+    use glint_proto::chain::{Chain, ChainVersion, Member, MemberState, Touched};
     use glint_proto::{Ino, ObjectId};
+    use std::rc::Rc;
 
     #[test]
     fn a_damaged_inode_holds_up_no_other_file() {
@@ -236,5 +252,36 @@ mod tests {
         assert_eq!(server.found_on(0), []);
         let noted = server.recent.list((world.version().target, 0));
         assert_eq!(noted, [5, 7].map(|ino| Touched::whole(of(ino))));
+    }
+
+    #[test]
+    fn a_head_waits_for_no_search_of_a_member_here_that_is_away_and_keeps_what_it_finds() {
+        host::simulate(Some(Rc::new(Still)));
+        let server = Server::with(2);
+        let (replication, here) = (&server.replication, Here { osts: &server.osts, first: 0 });
+        let target = ID.target();
+        let adopt = |version, state| {
+            let members = [(0, MemberState::Serving), (1, state)];
+            let members = members.map(|(ost, state)| Member { ost, state }).to_vec();
+            let founders = vec![0, 1];
+            let row = Chain { id: ID, version, members, founders, intact_since: 1 };
+            replication.adopt(here, &row);
+            ChainVersion { target, version }
+        };
+        let first = adopt(1, MemberState::Offline);
+        here.osts.await_search(1);
+        block_on(replication.take_over(here));
+        assert!(replication.rows.enter(first).unwrap().is_active);
+        // It is found there, and named, before what the takeover has found is decided.
+        let found = Touched::whole(ObjectId { ino: Ino(7), stripe: ObjectId::OF_CHAINS });
+        block_on(replication.recent.touch((target, 0), found, UNNUMBERED)).unwrap();
+        replication.forget_decided(here, target, first.version);
+        assert_eq!(replication.recent.list((target, 0)), [found]);
+        let synced = adopt(2, MemberState::Syncing);
+        assert!(!block_on(replication.heal(here)), "there may be more");
+        assert!(!replication.rows.is_told(Told::Syncing, synced));
+        assert_eq!(replication.pending.list((target, 1)), [found]);
+        adopt(3, MemberState::Serving);
+        assert_eq!(replication.recent.list((target, 0)), []);
     }
 }
