@@ -125,6 +125,10 @@ impl Run {
             if self.executor.one_in(3) {
                 self.fail_replays(host);
             }
+            if self.executor.one_in(4) {
+                // Its OSTs are searched, and that is tried again.
+                self.hosts.fail_a_list(host);
+            }
         }
         self.count(|outcome| {
             let which = if power_loss { &mut outcome.power_losses } else { &mut outcome.kills };
@@ -133,6 +137,19 @@ impl Run {
         self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
         tracing::debug!(host, at = ?self.executor.now(), "it starts");
         self.hosts.start(host);
+    }
+
+    /// A server loses power for the last time, perhaps. After that all of them have all of their OSTs.
+    pub(crate) async fn lose_power_last(&self) {
+        self.end_what_failed().await;
+        if self.executor.one_in(2) {
+            let host = self.a_host();
+            self.restart(host, true).await;
+        }
+        self.end_what_failed().await;
+        // An OST that has failed alone may be needed again, by an MDS that has lost power: where that one
+        // does not know it, its server does not end by itself.
+        self.hosts.restart_failed();
     }
 
     /// An OSS is lost, and an administrator gives its OSTs up where nothing is lost with them. Then it

@@ -325,11 +325,7 @@ impl Run {
         for member in &*self.members.borrow() {
             self.executor.go_on(member.machine);
         }
-        self.end_what_failed().await;
-        if self.executor.one_in(2) {
-            let host = self.a_host();
-            self.restart(host, true).await;
-        }
+        self.lose_power_last().await;
         self.verify(shared).await
     }
 

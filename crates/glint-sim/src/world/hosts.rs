@@ -166,6 +166,14 @@ impl Hosts {
         }
     }
 
+    /// A directory of each disk cannot be listed, once: there are no descriptors.
+    pub(crate) fn fail_a_list(&self, host: usize) {
+        for disk in &self.hosts[host].disks {
+            let directory = format!("{:02x}/", self.executor.below(4));
+            disk.fail(Fault::new(DiskOperation::List, &directory, Errno::EMFILE.0, 1));
+        }
+    }
+
     /// Disks of all machines have room for so much.
     pub(crate) fn limit(&self, capacity: Option<u64>) {
         self.hosts.iter().flat_map(|host| &host.disks).for_each(|disk| disk.limit(capacity));
