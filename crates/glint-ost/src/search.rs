@@ -238,7 +238,7 @@ mod tests {
     fn a_call_of_a_search_that_does_not_end_is_seen_and_that_there_are_many_is_not() {
         let disk = MemoryDisk::default();
         store(&disk).write(OBJECT, 0, b"before", None, false).unwrap();
-        let osts = Arc::new(osts(&[disk.clone()]));
+        let osts = Arc::new(osts(std::slice::from_ref(&disk)));
         osts.look();
         let (of, stood_still) = (Arc::downgrade(&osts), Arc::<Mutex<Vec<bool>>>::default());
         let seen = stood_still.clone();
@@ -272,7 +272,7 @@ mod tests {
         }
         before.settle(Duration::ZERO, None).unwrap();
         before.write(other, 0, b"before", None, false).unwrap();
-        let osts = osts(&[disk.clone()]);
+        let osts = osts(std::slice::from_ref(&disk));
         assert_eq!(osts.searched(0), Some((0.0, 0)));
         disk.fail(Fault::new(DiskOperation::Open, &OBJECT.to_string(), libc::EUCLEAN, 1));
         let mut found = block_on(osts.search(0)).unwrap();
