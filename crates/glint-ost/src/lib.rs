@@ -14,6 +14,7 @@ mod ending;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod handed_out;
 mod object_watches;
 mod ost_set;
 mod search;

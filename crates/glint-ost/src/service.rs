@@ -119,7 +119,7 @@ impl<D: Disk> Ost<D> {
     }
 
     /// The store.
-    pub fn store(&self) -> &ObjectStore<D> {
+    pub fn store(&self) -> &Arc<ObjectStore<D>> {
         &self.store
     }
 

@@ -43,6 +43,9 @@ pub const ENGINE_CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Largest object whose data an OST keeps in memory, where nothing else was set: larger ones pass
 /// through.
 pub const OBJECT_CACHE_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes of an object that are compared with their checksums before the kernel gets it to read
+/// by itself: who opens the file waits for that.
+pub const HAND_OUT_CHECK_BYTES_MAX: u64 = 512 << 20;
 
 /// Smallest stripe.
 pub const STRIPE_BYTES_LOG2_MIN: u8 = 16;

@@ -1,6 +1,7 @@
 //! Files of a local file system. Every access is relative to one descriptor that is held open,
 //! so a path has two components.
 
+use super::lease::is_alone;
 use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
 use crate::store::allocated::is_allocated;
 use glint_proto::Timestamp;
@@ -234,5 +235,13 @@ impl DiskFile for OwnedFd {
 
     fn sync(&self) -> DiskResult<()> {
         rustix::fs::fsync(self)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
+    fn is_alone(&self) -> bool {
+        is_alone(self.as_fd())
     }
 }

@@ -8,6 +8,7 @@
 //! seen. Bytes that are not synced may be there or not, each block for itself.
 
 mod inode;
+mod lease;
 mod local;
 pub mod memory;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use glint_proto::Timestamp;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 
 /// A task that waits for a disk in a simulation, in the place of a thread.
@@ -175,4 +177,14 @@ pub trait DiskFile: Send + Sync + 'static {
 
     /// Data and state to stable storage.
     fn sync(&self) -> DiskResult<()>;
+
+    /// Descriptor of the file, by which the kernel of this host may read it, if it has one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether nobody else has the file open or mapped; `false` where nobody knows. Waits for nothing.
+    fn is_alone(&self) -> bool {
+        false
+    }
 }

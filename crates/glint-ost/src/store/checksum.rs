@@ -172,6 +172,34 @@ impl Sums {
         Ok(())
     }
 
+    fn is_checked(&self, index: usize) -> bool {
+        self.checked[index / 64].load(Ordering::Relaxed) & (1 << (index % 64)) != 0
+    }
+
+    /// Bytes of blocks that were not found right yet.
+    pub(crate) fn unchecked_bytes(&self) -> u64 {
+        let unchecked = (0..self.blocks()).filter(|index| !self.is_checked(*index));
+        unchecked.map(|index| self.block(index)).map(|(from, to)| to - from).sum()
+    }
+
+    /// Checks the first block that was not found right yet, which `read` reads. Returns false if
+    /// there is none.
+    pub(crate) fn check_next(
+        &self,
+        mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
+    ) -> io::Result<bool> {
+        let Some(index) = (0..self.blocks()).find(|index| !self.is_checked(*index)) else {
+            return Ok(false);
+        };
+        let (from, to) = self.block(index);
+        let mut buffer = vec![0u8; ((to - from) as usize).min(1 << BLOCK_LOG2_WHOLE_MAX)];
+        if crc_by(&mut read, 0, (from, to), &mut buffer)? != self.sums[index] {
+            return Err(Mismatch { from, to }.into());
+        }
+        self.checked[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// Checks the whole object, which `read` reads.
     pub(crate) fn check_all(
         &self,
@@ -272,6 +300,24 @@ mod tests {
         file.write_all_at(&[!data[0]], 0).unwrap();
         sums.check_read(|room, at| fd.read(room, at), 0, &[!data[0]]).unwrap();
         assert!(sums.check_all(|room, at| fd.read(room, at)).is_err());
+    }
+
+    #[test]
+    fn blocks_are_checked_one_by_one_and_each_once() {
+        let (file, fd, data) = file(200_000);
+        let read = |room: &mut [u8], at| fd.read(room, at);
+        let sums = Sums::compute(read, 200_000, &[]).unwrap();
+        assert_eq!(sums.unchecked_bytes(), 200_000);
+        // The second block.
+        sums.check_read(read, 1 << 16, &data[1 << 16..1 << 17]).unwrap();
+        assert_eq!(sums.unchecked_bytes(), 200_000 - (1 << 16));
+        assert!(sums.check_next(read).unwrap() && sums.check_next(read).unwrap());
+        file.write_all_at(&[!data[199_999]], 199_999).unwrap();
+        assert!(sums.check_next(read).is_err() && sums.check_next(read).is_err());
+        file.write_all_at(&[data[199_999]], 199_999).unwrap();
+        assert!(sums.check_next(read).unwrap());
+        assert!(!sums.check_next(read).unwrap());
+        assert_eq!(sums.unchecked_bytes(), 0);
     }
 
     #[test]

@@ -8,16 +8,18 @@
 //! - Sums are put on only after the data they describe is on stable storage and
 //!   if nothing changed while they were computed.
 
+mod handed;
+
 use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
 use crate::store::passing::Passing;
 use crate::store::written::Written;
 use glint_proto::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const ATTRIBUTE: &str = "user.glint.sums";
 pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 4096;
@@ -96,6 +98,8 @@ pub(crate) struct ObjectFile<F: DiskFile> {
     ctime: AtomicI64,
     /// The file does not know its modification time.
     mtime_changed: AtomicBool,
+    /// Who may have the kernel change bytes of it unseen.
+    stores: AtomicU32,
 }
 
 impl<F: DiskFile> ObjectFile<F> {
@@ -112,6 +116,7 @@ impl<F: DiskFile> ObjectFile<F> {
             mtime: AtomicI64::new(0),
             ctime: AtomicI64::new(0),
             mtime_changed: AtomicBool::new(false),
+            stores: AtomicU32::new(0),
         }
     }
 
@@ -300,16 +305,21 @@ impl<F: DiskFile> ObjectFile<F> {
         buffer: &mut [u8],
         reading: ReadMode,
     ) -> io::Result<usize> {
-        let mut seal = self.seal.read();
-        if matches!(*seal, Seal::Unknown) {
-            drop(seal);
-            let mut exclusive = self.seal.write();
-            if matches!(*exclusive, Seal::Unknown) {
-                *exclusive = self.load()?;
-            }
-            seal = parking_lot::RwLockWriteGuard::downgrade(exclusive);
+        self.read_sealed(&self.known_seal()?, reading, offset, buffer)
+    }
+
+    /// The seal, which is looked at if it was not yet.
+    fn known_seal(&self) -> io::Result<RwLockReadGuard<'_, Seal>> {
+        let seal = self.seal.read();
+        if !matches!(*seal, Seal::Unknown) {
+            return Ok(seal);
         }
-        self.read_sealed(&seal, reading, offset, buffer)
+        drop(seal);
+        let mut exclusive = self.seal.write();
+        if matches!(*exclusive, Seal::Unknown) {
+            *exclusive = self.load()?;
+        }
+        Ok(RwLockWriteGuard::downgrade(exclusive))
     }
 
     /// Reads what is in memory, checked, and waits for nothing: EAGAIN where it would have to, also
@@ -347,7 +357,7 @@ impl<F: DiskFile> ObjectFile<F> {
     /// Puts the checksums on, if there were no changes beyond `changes`, all of which
     /// are on stable storage. Returns whether it did.
     pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
-        if matches!(*self.seal.read(), Seal::Sealed(_)) {
+        if matches!(*self.seal.read(), Seal::Sealed(_)) || self.may_change_unseen() {
             return Ok(false);
         }
         let size = self.stat()?.size;
@@ -361,6 +371,7 @@ impl<F: DiskFile> ObjectFile<F> {
         }
         if !matches!(*seal, Seal::Open | Seal::Leaving(_))
             || self.changes.load(Ordering::Acquire) != changes
+            || self.may_change_unseen()
         {
             return Ok(false);
         }
@@ -380,18 +391,28 @@ impl<F: DiskFile> ObjectFile<F> {
                 nanos: nanos.rem_euclid(1_000_000_000) as u32,
             },
         };
-        (time(self.mtime.load(Ordering::Relaxed)), time(self.ctime.load(Ordering::Relaxed)))
+        let mtime = time(self.mtime.load(Ordering::Relaxed));
+        let ctime = time(self.ctime.load(Ordering::Relaxed));
+        match self.may_change_unseen() {
+            true => (mtime.max(file_mtime), ctime.max(file_mtime)),
+            false => (mtime, ctime),
+        }
     }
 
     /// Sets the modification time.
     pub(crate) fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
         self.mtime.store(nanos(mtime), Ordering::Relaxed);
         self.mtime_changed.store(true, Ordering::Release);
-        self.keep_mtime()
+        self.put_mtime()
     }
 
     /// Has the file know its modification time, as it is next time it is opened.
     pub(crate) fn keep_mtime(&self) -> io::Result<()> {
+        self.learn_stores();
+        self.put_mtime()
+    }
+
+    fn put_mtime(&self) -> io::Result<()> {
         if !self.mtime_changed.swap(false, Ordering::AcqRel) {
             return Ok(());
         }

@@ -11,7 +11,7 @@
 //! - An object that was synced is found again: also its directory's entry is on stable storage,
 //!   whether or not its file was closed in between.
 
-use crate::disk::{Disk, DiskFile, DiskTask, LocalDisk};
+use crate::disk::{Disk, DiskFile, DiskResult, DiskTask, LocalDisk};
 use crate::error::OstError;
 use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
@@ -210,7 +210,7 @@ impl<D: Disk> ObjectStore<D> {
         self.failure.get().map(String::as_str)
     }
 
-    fn works(&self) -> io::Result<()> {
+    pub(crate) fn works(&self) -> io::Result<()> {
         if self.failure.get().is_some() { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
@@ -221,7 +221,7 @@ impl<D: Disk> ObjectStore<D> {
     }
 
     /// The result of bringing `what` to stable storage; an error is one for good.
-    fn flushed<T>(&self, what: &str, result: rustix::io::Result<T>) -> io::Result<T> {
+    pub(crate) fn flushed<T>(&self, what: &str, result: DiskResult<T>) -> io::Result<T> {
         result.map_err(|errno| {
             let (path, error) = (self.path.display(), io::Error::from(errno));
             self.fails(format!("bringing {what} in {path} to stable storage: {error}"));

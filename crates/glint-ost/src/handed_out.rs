@@ -1,0 +1,196 @@
+//! Objects that are handed to the kernel of this host, which reads them without their OST.
+//!
+//! Invariants:
+//! - What had checksums when it was handed out was compared with them since it was opened.
+//! - An object that is handed out stays open here: its changes are counted in one place, and
+//!   whether others have it open can be told.
+
+use crate::disk::{CallKind, Disk, DiskFile};
+use crate::ost_set::OstSet;
+use crate::service::Apart;
+use crate::store::object::ObjectFile;
+use crate::store::object_store::ObjectStore;
+use glint_proto::limits::HAND_OUT_CHECK_BYTES_MAX;
+use glint_proto::{Errno, FsResult, LocalObject, ObjectId};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// An object in the hand of the kernel.
+struct HandedObject<D: Disk> {
+    store: Arc<ObjectStore<D>>,
+    object: ObjectId,
+    file: Arc<ObjectFile<D::File>>,
+    /// The kernel may change it.
+    has_stores: Mutex<bool>,
+}
+
+impl<D: Disk> LocalObject for HandedObject<D> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.file().descriptor()
+    }
+
+    fn size(&self) -> FsResult<u64> {
+        self.file.stat().map(|stat| stat.size).map_err(|errno| Errno(errno.raw_os_error()))
+    }
+
+    fn is_in_use(&self) -> bool {
+        !self.file.file().is_alone()
+    }
+
+    fn allow_stores(&self) -> FsResult<()> {
+        let mut has_stores = self.has_stores.lock();
+        if !*has_stores {
+            let sync = |file: &D::File| self.store.flushed("an object", file.sync());
+            let allowed = self.store.works().and_then(|()| self.file.begin_stores(sync));
+            allowed.map_err(|error| Errno::from_io(&error))?;
+            *has_stores = true;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Disk> Drop for HandedObject<D> {
+    fn drop(&mut self) {
+        if *self.has_stores.get_mut() {
+            self.store.sealer.note(self.object, Some(self.file.end_stores()));
+        }
+    }
+}
+
+/// Hands an object out, if there is one, nobody else has it in hand, and not too much of it would
+/// have to be compared with its checksums before.
+fn hand_out<D: Disk>(
+    store: &Arc<ObjectStore<D>>,
+    object: ObjectId,
+) -> io::Result<Option<Arc<dyn LocalObject>>> {
+    store.works()?;
+    let Some(file) = store.file(object, None)? else { return Ok(None) };
+    // Without leases nobody could tell when the kernel is done with it.
+    if file.file().descriptor().is_none() || !file.file().is_alone() {
+        return Ok(None);
+    }
+    if file.unchecked_bytes()? > HAND_OUT_CHECK_BYTES_MAX {
+        return Ok(None);
+    }
+    while file.check_next()? {}
+    let (store, has_stores) = (store.clone(), Mutex::new(false));
+    Ok(Some(Arc::new(HandedObject { store, object, file, has_stores })))
+}
+
+impl<D: Disk> OstSet<D> {
+    /// Hands an object to the kernel of this host; `None` if there is none, or it is better read
+    /// through its OST.
+    pub async fn hand_out(
+        &self,
+        index: u16,
+        object: ObjectId,
+    ) -> FsResult<Option<Arc<dyn LocalObject>>> {
+        let ost = self.osts.get(usize::from(index)).ok_or(Errno::ENXIO)?;
+        let store = ost.store().clone();
+        let work = move |_: &ObjectStore<D>| hand_out(&store, object);
+        match ost.apart_unless_dropped(CallKind::Long, Apart::default(), work).await {
+            Ok(handed) => handed.map_err(|error| Errno::from_io(&error)),
+            // It was dropped: there was no thread for it.
+            Err(_) => Err(Errno::EAGAIN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SpaceGrants;
+    use crate::store::checksum::Sums;
+    use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX};
+    use glint_proto::{Ino, Timestamp};
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+    use std::time::Duration;
+
+    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+
+    fn store(dir: &Path) -> Arc<ObjectStore> {
+        Arc::new(ObjectStore::open(dir, 64, Arc::new(SpaceGrants::default())).unwrap())
+    }
+
+    fn path(dir: &Path) -> std::path::PathBuf {
+        dir.join("objects").join(crate::store::object_store::path_of(OBJECT))
+    }
+
+    fn sums(dir: &Path) -> Option<Sums> {
+        let file = File::open(path(dir)).unwrap();
+        let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
+        let len = rustix::fs::fgetxattr(&file, ATTRIBUTE, &mut value[..]).ok()?;
+        Sums::decode(&value[..len])
+    }
+
+    fn settle(store: &ObjectStore) {
+        store.settle(Duration::ZERO, None).unwrap();
+    }
+
+    #[test]
+    fn an_object_is_handed_out_if_it_is_right_and_nobody_has_it() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let handed = |store: &Arc<ObjectStore>| hand_out(store, OBJECT);
+        let first = store(dir.path());
+        assert!(handed(&first).unwrap().is_none(), "there is none");
+        first.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
+        let object = handed(&first).unwrap().unwrap();
+        assert!(object.descriptor().is_some() && !object.is_in_use());
+        assert_eq!(object.size().unwrap(), 200_000);
+        let reader = File::open(path(dir.path())).unwrap();
+        assert!(object.is_in_use() && handed(&first).unwrap().is_none());
+        drop((reader, object));
+        settle(&first);
+        drop(first);
+        // A bit is flipped where nobody has read.
+        let raw = File::options().write(true).open(path(dir.path())).unwrap();
+        raw.write_all_at(&[6], 150_000).unwrap();
+        drop(raw);
+        let again = store(dir.path());
+        assert!(handed(&again).is_err());
+        let raw = File::options().write(true).open(path(dir.path())).unwrap();
+        raw.write_all_at(&[7], 150_000).unwrap();
+        drop(raw);
+        assert!(handed(&again).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_the_kernel_may_change_has_no_checksums_until_it_is_done() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let store = store(dir.path());
+        store.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
+        settle(&store);
+        assert!(sums(dir.path()).is_some());
+        let past = Timestamp { secs: 1000, nanos: 0 };
+        store.set_mtime(OBJECT, past).unwrap();
+
+        let object = hand_out(&store, OBJECT).unwrap().unwrap();
+        assert!(sums(dir.path()).is_some(), "it is only read");
+        object.allow_stores().unwrap();
+        object.allow_stores().unwrap();
+        assert!(sums(dir.path()).is_none());
+        let mtime = || store.stat(OBJECT).unwrap().unwrap().mtime;
+        assert_eq!(mtime(), past, "nothing was stored");
+
+        let stored = File::options().write(true).open(path(dir.path())).unwrap();
+        stored.write_all_at(&[8; 10], 150_000).unwrap();
+        drop(stored);
+        assert!(mtime() > past);
+        store.write(OBJECT, 0, &[9; 10], None, false).unwrap();
+        settle(&store);
+        store.sync(OBJECT).unwrap();
+        assert!(sums(dir.path()).is_none(), "it may change");
+        let last = mtime();
+        drop(object);
+        assert_eq!(mtime(), last);
+        settle(&store);
+        assert!(sums(dir.path()).is_some());
+        assert!(store.check(OBJECT).unwrap().is_some(), "they are those of the stored bytes");
+        store.set_mtime(OBJECT, past).unwrap();
+        assert_eq!(mtime(), past);
+    }
+}
