@@ -19,7 +19,8 @@ use glint_proto::message::{ObjectRead, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::retry::Failing;
 use glint_proto::{
-    Bulk, Capability, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest, clock,
+    Bulk, Capability, ClientId, Errno, FsResult, Ino, LocalObject, ObjectId, OstReply, OstRequest,
+    clock,
 };
 use glint_wait::Backoff;
 use parking_lot::RwLock;
@@ -170,6 +171,10 @@ impl<M: Transport> OstRequests for Cluster<M> {
 
     async fn read_objects(&self, reads: Vec<ObjectRead>, says: &dyn Fn(usize, FsResult<Vec<u8>>)) {
         self.read_of_servers(reads, says).await;
+    }
+
+    async fn hand_out(&self, ost: u16, object: ObjectId) -> FsResult<Option<Arc<dyn LocalObject>>> {
+        if ost < self.welcome.own_osts { self.mds.hand_out(ost, object).await } else { Ok(None) }
     }
 }
 

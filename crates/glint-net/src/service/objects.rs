@@ -2,8 +2,9 @@
 
 use crate::capability::Key;
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
-use glint_proto::{Answer, Bulk, FsResult, OstReply, OstRequest, Session};
-use std::future::Future;
+use glint_proto::{Answer, Bulk, FsResult, LocalObject, ObjectId, OstReply, OstRequest, Session};
+use std::future::{Future, ready};
+use std::sync::Arc;
 
 /// Executes requests on objects.
 ///
@@ -28,6 +29,16 @@ pub trait ObjectService {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> impl Future<Output = Answer<OstReply>>;
+
+    /// Hands an object without copies to the kernel of this host, for a client in this process;
+    /// `None` if it is better read by requests, or others may change the file.
+    fn hand_out(
+        &self,
+        _ost: u16,
+        _object: ObjectId,
+    ) -> impl Future<Output = FsResult<Option<Arc<dyn LocalObject>>>> {
+        ready(Ok(None))
+    }
 
     /// Answers another member of a chain.
     fn execute_peer(&self, request: PeerRequest) -> impl Future<Output = FsResult<PeerReply>>;

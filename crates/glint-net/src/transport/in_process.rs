@@ -14,8 +14,8 @@ use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Arrival, Bulk, Capability, Cred, Errno, FsResult, MdsRequest, MetadataService, OstReply,
-    OstRequest, Session, Timestamp,
+    Arrival, Bulk, Capability, Cred, Errno, FsResult, LocalObject, MdsRequest, MetadataService,
+    ObjectId, OstReply, OstRequest, Session, Timestamp,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -79,6 +79,10 @@ impl<S: Service> OstRequests for InProcess<S> {
             rows.learn(row);
         }
         done.reply
+    }
+
+    async fn hand_out(&self, ost: u16, object: ObjectId) -> FsResult<Option<Arc<dyn LocalObject>>> {
+        self.service.hand_out(ost, object).await
     }
 
     fn share_rows(&self, rows: &Arc<ChainRows>) {

@@ -8,7 +8,10 @@ use glint_net::{CommitService, ObjectService};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::message::Survived;
-use glint_proto::{Answer, Bulk, Committed, FsResult, OstReply, OstRequest, Session};
+use glint_proto::{
+    Answer, Bulk, Committed, FsResult, LocalObject, ObjectId, OstReply, OstRequest, Session,
+};
+use std::sync::Arc;
 
 impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
     async fn execute_data(
@@ -56,6 +59,11 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
         };
         let (here, client) = (self.here(), session.client());
         self.replication.execute_forward(here, client, to, forward, request, bulk).await
+    }
+
+    async fn hand_out(&self, ost: u16, object: ObjectId) -> FsResult<Option<Arc<dyn LocalObject>>> {
+        // Others would have to be told when the kernel is to give it back.
+        if self.settings.shared { Ok(None) } else { self.osts.hand_out(ost, object).await }
     }
 
     async fn execute_peer(&self, request: PeerRequest) -> FsResult<PeerReply> {
