@@ -3,9 +3,10 @@
 
 use crate::kernel::Kernel;
 use glint_proto::{
-    Attr, Cred, DirEntry, FsResult, Ino, OpenFlags, PosixLock, RenameFlags, SetAttr, XattrFlags,
+    Attr, Cred, DirEntry, FsResult, Ino, LocalObject, OpenFlags, PosixLock, RenameFlags, SetAttr,
+    XattrFlags,
 };
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,6 +237,19 @@ pub trait Vfs: Send + Sync + 'static {
         ino: Ino,
         flags: OpenFlags,
     ) -> impl Future<Output = FsResult<Open>>;
+    /// Hands the object with all data of an open file to the kernel, which reads it by itself, if it
+    /// can: until the file is released.
+    fn hand_out(
+        &self,
+        _handle: Handle,
+    ) -> impl Future<Output = FsResult<Option<Arc<dyn LocalObject>>>> {
+        ready(Ok(None))
+    }
+    /// Notes that the kernel reads an open file by itself and, with `stores`, may change it unseen
+    /// until it is released.
+    fn note_passed(&self, _handle: Handle, _stores: bool) -> impl Future<Output = ()> {
+        ready(())
+    }
     fn release(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
     /// Reads; for `pages` of a kernel, which it keeps locked until this is done.
     fn read(

@@ -14,6 +14,7 @@
 mod attributes;
 mod data;
 pub(crate) mod groups;
+mod handed_out;
 mod names;
 mod open;
 pub(crate) mod open_files;
@@ -31,8 +32,8 @@ use crate::vfs::{
 use glint_net::Transport;
 use glint_proto::limits::NAME_BYTES_MAX;
 use glint_proto::{
-    Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, PosixLock, RenameFlags, SetAttr,
-    XattrFlags,
+    Errno, FsResult, Ino, LocalObject, MdsReply, MdsRequest, OpenFlags, PosixLock, RenameFlags,
+    SetAttr, XattrFlags,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,6 +227,14 @@ impl<T: Transport> Vfs for Client<T> {
             }
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    async fn hand_out(&self, handle: Handle) -> FsResult<Option<Arc<dyn LocalObject>>> {
+        Client::hand_out(self, handle).await
+    }
+
+    async fn note_passed(&self, handle: Handle, stores: bool) {
+        Client::note_passed(self, handle, stores).await;
     }
 
     async fn release(&self, handle: Handle) -> FsResult<()> {

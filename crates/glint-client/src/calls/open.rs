@@ -100,6 +100,7 @@ impl<T: Transport> Client<T> {
             atime_done: AtomicBool::new(self.parameters.noatime),
             last_entry: AtomicU64::new(0),
             ahead: Mutex::default(),
+            handed_out: AtomicBool::new(false),
         })
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct OpenFile {
     /// Cookie of the last entry of a directory, if a page said that nothing follows it.
     pub(crate) last_entry: AtomicU64,
     pub(crate) ahead: Mutex<ReadAhead>,
+    /// The kernel was given the object of the file by this.
+    pub(crate) handed_out: AtomicBool,
 }
 
 impl OpenFile {
@@ -92,6 +94,12 @@ impl Handles {
     pub(crate) fn forget_read_ahead(&self) {
         let files: Vec<_> = self.files.read().iter().map(|(_, file)| file.clone()).collect();
         files.iter().for_each(|file| file.ahead.lock().forget());
+    }
+
+    /// Whether the kernel has the object of a file.
+    pub(crate) fn is_handed_out(&self, ino: Ino) -> bool {
+        let is_it = |file: &OpenFile| file.ino == ino && file.handed_out.load(Ordering::Acquire);
+        self.files.read().iter().any(|(_, file)| is_it(file))
     }
 
     pub(crate) fn remove(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {

@@ -77,7 +77,7 @@ impl Patience<'_> {
 
 impl<T: Transport> Client<T> {
     /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
-    /// used too much for that; then nothing has changed. Goes on if nobody waits for it any more.
+    /// used too much for that, EBUSY if the kernel has its object; then nothing has changed. Goes on if nobody waits for it any more.
     pub(crate) async fn restripe(
         &self,
         caller: &Caller,
@@ -104,6 +104,10 @@ impl<T: Transport> Client<T> {
         layout: Layout,
         avoid: Vec<u16>,
     ) -> FsResult<()> {
+        // Nothing is copied in vain, and the switch would see it, too.
+        if self.handles.is_handed_out(ino) {
+            return Err(Errno::EBUSY);
+        }
         // The new objects are this client's until it is evicted.
         let session = self.cache.generation();
         let plan = MdsRequest::PlanLayout { ino, layout, avoid };
@@ -146,6 +150,10 @@ impl<T: Transport> Client<T> {
                 (locked, _) => break locked?,
             }
         };
+        // The kernel would go on with the old object.
+        if self.handles.is_handed_out(ino) {
+            return Err(Errno::EBUSY);
+        }
         let most = self.parameters.lease / PATIENCE_DIVISOR;
         let patience = Patience { guard: guard.as_ref(), wanted: Cell::new(None), most };
         if let Some(inode) = &inode {
