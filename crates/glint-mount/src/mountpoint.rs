@@ -21,12 +21,19 @@ pub struct MountOptions {
     pub direct_io: bool,
     /// Labels of SELinux, as `context=LABEL`; left out where the kernel has none.
     pub contexts: Vec<String>,
+    /// Files whose objects are on this host are read by the kernel itself, if it can do that.
+    pub passthrough: bool,
 }
 
 impl Default for MountOptions {
     fn default() -> MountOptions {
-        let flags = MountFlags::empty();
-        MountOptions { source: String::new(), flags, direct_io: false, contexts: Vec::new() }
+        MountOptions {
+            source: String::new(),
+            flags: MountFlags::empty(),
+            direct_io: false,
+            contexts: Vec::new(),
+            passthrough: false,
+        }
     }
 }
 

@@ -24,6 +24,9 @@ const MINOR_MIN: u32 = 33;
 /// may wait for other clients, and pages that are written back must not wait for those.
 const BACKGROUND_MAX: u16 = 4096;
 
+/// File systems on top of each other, with this one: the one with the objects has none below it.
+const STACK_DEPTH_MAX: u32 = 1;
+
 /// How requests reach this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransportKind {
@@ -64,7 +67,7 @@ impl Mount {
         let kernel: Arc<dyn Kernel> = Arc::new(Notifier::new(fd.clone(), fs.root()));
         fs.set_kernel(kernel.clone());
         let adapter = Arc::new(Adapter::new(fs, options, Some(kernel)));
-        let mount = Mount::serve(adapter, path, fd, wanted);
+        let mount = Mount::serve(adapter, path, fd, wanted, options.passthrough);
         match mount {
             Ok(_) => mountpoint::set_read_ahead(path),
             // Nobody would answer: do not leave a dead mount behind.
@@ -78,10 +81,27 @@ impl Mount {
         path: &Path,
         fd: Arc<OwnedFd>,
         wanted: TransportKind,
+        passthrough: bool,
     ) -> Result<Mount, MountError> {
-        let uring = negotiate(&fd, adapter.caching(), wanted != TransportKind::DevFuse)?;
+        let mut optional = 0;
+        if wanted != TransportKind::DevFuse {
+            optional |= init::OVER_IO_URING;
+        }
+        if passthrough {
+            optional |= init::PASSTHROUGH;
+        }
+        let flags = negotiate(&fd, adapter.caching(), optional)?;
+        let uring = flags & init::OVER_IO_URING != 0;
         if wanted == TransportKind::Uring && !uring {
             return Err(MountError::NoUring);
+        }
+        if flags & init::PASSTHROUGH != 0 {
+            adapter.pass_through(fd.clone());
+        } else if passthrough {
+            tracing::warn!(
+                "this kernel reads no files by itself (Linux 6.9, CONFIG_FUSE_PASSTHROUGH): they \
+                 are read as without passthrough=on"
+            );
         }
         let mut threads = Vec::new();
         let pace = if uring { Pace::Lazy } else { Pace::Eager };
@@ -187,8 +207,9 @@ impl Mount {
     }
 }
 
-/// Answers the kernel's FUSE_INIT. Returns whether requests come through io_uring.
-fn negotiate(fd: &OwnedFd, caching: Caching, allow_uring: bool) -> Result<bool, MountError> {
+/// Answers the kernel's FUSE_INIT; `optional` are flags that are wanted if it has them. Returns the
+/// flags that hold.
+fn negotiate(fd: &OwnedFd, caching: Caching, optional: u64) -> Result<u64, MountError> {
     let mut buffer = vec![0u8; 64 << 10];
     let len =
         rustix::io::read(fd, &mut buffer).map_err(|e| MountError::io("reading FUSE_INIT", e))?;
@@ -217,16 +238,14 @@ fn negotiate(fd: &OwnedFd, caching: Caching, allow_uring: bool) -> Result<bool, 
         | init::HANDLE_KILLPRIV_V2
         | init::SETXATTR_EXT
         | init::INIT_EXT
-        | init::DIRECT_IO_ALLOW_MMAP;
+        | init::DIRECT_IO_ALLOW_MMAP
+        | optional;
     match caching {
         Caching::Alone => {}
         // Locks of programs hold on all mounts.
         Caching::Locked => flags |= init::POSIX_LOCKS | init::FLOCK_LOCKS,
         // Somebody else may write: pages go when size or mtime changed.
         Caching::Timed => flags |= init::AUTO_INVAL_DATA,
-    }
-    if allow_uring {
-        flags |= init::OVER_IO_URING;
     }
     flags &= offered;
     let out = InitOut {
@@ -240,13 +259,14 @@ fn negotiate(fd: &OwnedFd, caching: Caching, allow_uring: bool) -> Result<bool, 
         max_write: FUSE_IO_BYTES_MAX as u32,
         time_gran: 1,
         max_pages: (FUSE_IO_BYTES_MAX / 4096) as u16,
+        max_stack_depth: if flags & init::PASSTHROUGH != 0 { STACK_DEPTH_MAX } else { 0 },
         ..InitOut::default()
     };
     let len = (size_of::<OutHeader>() + size_of::<InitOut>()) as u32;
     let header = OutHeader { len, error: 0, unique: header.unique };
     let reply = [header.as_bytes(), out.as_bytes()].concat();
     rustix::io::write(fd, &reply).map_err(|e| MountError::io("answering FUSE_INIT", e))?;
-    Ok(flags & init::OVER_IO_URING != 0)
+    Ok(flags)
 }
 
 /// Tells how to make mounts faster, if they could be.

@@ -53,7 +53,8 @@ impl<D: Disk> LocalObject for HandedObject<D> {
 
 impl<D: Disk> Drop for HandedObject<D> {
     fn drop(&mut self) {
-        if *self.has_stores.get_mut() {
+        // Mappings outlive a mount: what they may still change gets no checksums in this run.
+        if *self.has_stores.get_mut() && !self.is_in_use() {
             self.store.sealer.note(self.object, Some(self.file.end_stores()));
         }
     }

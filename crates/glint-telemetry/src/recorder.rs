@@ -54,11 +54,13 @@ pub enum Counter {
     HandOvers,
     /// Inodes that a client forgot because it knew more than it may keep, which is none while nobody uses it.
     InodesEvicted,
+    /// Files that were opened to be read by the kernel itself, from their objects.
+    PassthroughOpens,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 22] = [
+    pub const ALL: [Counter; 23] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -81,6 +83,7 @@ impl Counter {
         Counter::BytesCopied,
         Counter::HandOvers,
         Counter::InodesEvicted,
+        Counter::PassthroughOpens,
     ];
 
     /// Lower-case name.
@@ -108,6 +111,7 @@ impl Counter {
             Counter::BytesCopied => "bytes_copied",
             Counter::HandOvers => "hand_overs",
             Counter::InodesEvicted => "inodes_evicted",
+            Counter::PassthroughOpens => "passthrough_opens",
         }
     }
 }

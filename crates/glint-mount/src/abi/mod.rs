@@ -67,6 +67,7 @@ pub(crate) mod init {
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const PASSTHROUGH: u64 = 1 << 37;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -85,6 +86,7 @@ pub(crate) const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(crate) const FOPEN_NOFLUSH: u32 = 1 << 5;
 pub(crate) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+pub(crate) const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
 pub(crate) mod notify {
     //! Codes of messages to the kernel that answer no request.

@@ -30,8 +30,8 @@ impl<F: Vfs> Adapter<F> {
             _ => None,
         };
         if let Some(Ok((open, _))) = opened.map(OpenOut::read_from_prefix) {
-            self.abandoned(opcode, header, fixed, reply);
-            if let Err(errno) = self.fs.release(Handle(open.fh)).await {
+            let (ino, flags) = self.abandoned(opcode, header, fixed, reply);
+            if let Err(errno) = self.release(ino, Handle(open.fh), flags).await {
                 tracing::debug!(%errno, "closing what nobody waits for");
             }
         }

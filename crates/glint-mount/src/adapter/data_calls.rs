@@ -6,7 +6,7 @@
 use crate::abi::reply::*;
 use crate::abi::*;
 use crate::adapter::dispatch::{Adapter, Call, parse};
-use glint_client::{Caching, Caller, Handle, Valid, Vfs, WriteHow, Writer};
+use glint_client::{Caching, Caller, Handle, Open, Vfs, WriteHow, Writer};
 use glint_proto::lock::Range;
 use glint_proto::{Cred, Errno, FsResult, Ino};
 use std::pin::{Pin, pin};
@@ -20,23 +20,32 @@ fn writes(flags: u32) -> (bool, bool) {
 }
 
 impl<F: Vfs> Adapter<F> {
-    /// A file was opened, and nobody waits for it any more.
-    pub(crate) fn abandoned(&self, opcode: Opcode, header: &InHeader, fixed: &[u8], reply: &[u8]) {
-        let Ok((flags, _)) = u32::read_from_prefix(fixed) else { return };
+    /// A file was opened, and nobody waits for it any more. Returns which, and with which flags.
+    pub(crate) fn abandoned(
+        &self,
+        opcode: Opcode,
+        header: &InHeader,
+        fixed: &[u8],
+        reply: &[u8],
+    ) -> (Ino, u32) {
+        let flags = u32::read_from_prefix(fixed).map_or(0, |(flags, _)| flags);
         let ino = match (opcode, EntryOut::read_from_prefix(reply)) {
-            (Opcode::Opendir, _) => return,
-            (Opcode::Create | Opcode::Tmpfile, Ok((entry, _))) => entry.nodeid,
-            _ => header.nodeid,
+            (Opcode::Create | Opcode::Tmpfile, Ok((entry, _))) => self.ino(entry.nodeid),
+            _ => self.ino(header.nodeid),
         };
-        if let (true, mappable) = writes(flags) {
-            self.pages.close(self.ino(ino), mappable);
+        if let (true, mappable) = writes(flags)
+            && opcode != Opcode::Opendir
+        {
+            self.pages.close(ino, mappable);
         }
+        (ino, flags)
     }
 }
 
 impl<F: Vfs> Call<'_, F> {
-    /// Open flags that tell the kernel what it may do with a file that was opened with `flags` of
-    /// open(2). A close has nothing to flush of pages. They may be kept if nobody else can write.
+    /// Tells the kernel what it may do with a file that was opened with `flags` of open(2). A close
+    /// has nothing to flush of pages. They may be kept if nobody else can write. After an error the
+    /// file is not open.
     ///
     /// Opens that may write go around the pages. A write through them is there before it is sent,
     /// and if the page is dropped in between (another one writes around it) and read again, it has
@@ -46,8 +55,18 @@ impl<F: Vfs> Call<'_, F> {
     /// Where both this mount and others write, the kernel does not learn where the file ends: of
     /// attributes that a write has overtaken it drops the size (`fuse_change_attributes` in
     /// fs/fuse/inode.c). So who reads then asks for each read.
-    pub(crate) fn opened(&self, ino: Ino, flags: u32, created: bool, valid: Valid) -> u32 {
+    pub(crate) async fn opened(&self, open: &Open, flags: u32) -> FsResult<OpenOut> {
+        let Open { handle, created, valid, .. } = *open;
+        let ino = open.attr.ino;
         let (may_write, mappable) = writes(flags);
+        let passed = match self.adapter.passthrough.get() {
+            // Apart from the state of other requests: it is large.
+            Some(passthrough) => {
+                let opened = (ino, handle, created);
+                Box::pin(self.adapter.pass(passthrough, opened, flags)).await?
+            }
+            None => None,
+        };
         let others = !created && valid.attr.is_zero();
         let ends_anywhere = others && self.adapter.pages.is_written(ino);
         if may_write {
@@ -55,10 +74,13 @@ impl<F: Vfs> Call<'_, F> {
         }
         let asked = self.adapter.direct_io || flags as i32 & libc::O_DIRECT != 0;
         let around = asked || may_write || ends_anywhere;
-        let pages = match (around, self.adapter.caching) {
-            (true, _) => FOPEN_DIRECT_IO,
-            (false, Caching::Timed) => 0,
-            (false, _) => FOPEN_KEEP_CACHE,
+        let pages = match (&passed, around, self.adapter.caching) {
+            (Some(passed), ..) if passed.around => FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO,
+            // Pages from before would be old when they are used again.
+            (Some(_), ..) => FOPEN_PASSTHROUGH,
+            (None, true, _) => FOPEN_DIRECT_IO,
+            (None, false, Caching::Timed) => 0,
+            (None, false, _) => FOPEN_KEEP_CACHE,
         };
         // A close tells of errors of writing behind, and ends the locks of its process
         // (fcntl(2)). What was just made has neither, for all that anybody knows.
@@ -66,7 +88,9 @@ impl<F: Vfs> Call<'_, F> {
             && !created
             && (may_write || self.fs.may_have_posix_locks(ino));
         let flush = if flushes { 0 } else { FOPEN_NOFLUSH };
-        flush | FOPEN_PARALLEL_DIRECT_WRITES | pages
+        let open_flags = flush | FOPEN_PARALLEL_DIRECT_WRITES | pages;
+        let backing_id = passed.map_or(0, |passed| passed.object.id());
+        Ok(OpenOut { backing_id, ..open_out(handle, open_flags) })
     }
 
     /// A file that was opened with these flags is closed.
@@ -193,6 +217,7 @@ impl<F: Vfs> Call<'_, F> {
             false => Ok(()),
         };
         // The kernel does not say it again, so the file is released whatever happened before.
-        self.fs.release(Handle(arg.fh)).await.and(unlocked).map(|()| 0)
+        let released = self.adapter.release(self.ino, Handle(arg.fh), arg.flags).await;
+        released.and(unlocked).map(|()| 0)
     }
 }

@@ -6,6 +6,7 @@ use crate::abi::opcode::op_of;
 use crate::abi::reply::*;
 use crate::abi::*;
 use crate::adapter::pages::Pages;
+use crate::adapter::passthrough::Passthrough;
 use crate::mountpoint::MountOptions;
 use crate::transport::waiting::Threads;
 use glint_client::{Caching, Caller, Handle, Kernel, Make, Vfs};
@@ -17,8 +18,8 @@ use glint_proto::{
 use glint_telemetry::{Layer, Span, traced};
 use rustix::mount::MountFlags;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -47,6 +48,8 @@ pub(crate) struct Adapter<F> {
     pub(crate) lock_waiters: AtomicUsize,
     pub(crate) pages: Pages,
     pub(crate) kernel: Option<Arc<dyn Kernel>>,
+    /// Set before the first request, if files are passed through.
+    pub(crate) passthrough: OnceLock<Passthrough>,
 }
 
 pub(crate) fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
@@ -73,6 +76,7 @@ impl<F: Vfs> Adapter<F> {
             threads: Threads::default(),
             lock_waiters: AtomicUsize::new(0),
             pages: Pages::default(),
+            passthrough: OnceLock::new(),
             kernel,
             fs,
         }
@@ -312,17 +316,17 @@ impl<F: Vfs> Call<'_, F> {
         let mode = FileType::Regular.mode_bits() | (arg.mode & 0o7777);
         let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
         let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
-        let flags = self.opened(open.attr.ino, arg.flags, open.created, open.valid);
+        let out = self.opened(&open, arg.flags).await?;
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
-        put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
+        put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&out))
     }
 
     async fn tmpfile(self) -> FsResult<usize> {
         let arg: CreateIn = parse(self.fixed)?;
         let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
-        let flags = self.opened(open.attr.ino, arg.flags, true, open.valid);
+        let out = self.opened(&open, arg.flags).await?;
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
-        put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
+        put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&out))
     }
 
     async fn unlink(self) -> FsResult<usize> {
@@ -368,8 +372,7 @@ impl<F: Vfs> Call<'_, F> {
             }
             false => self.fs.open(&self.caller, self.ino, flags).await?,
         };
-        let flags = self.opened(self.ino, arg.flags, false, open.valid);
-        let out = open_out(open.handle, flags);
+        let out = self.opened(&open, arg.flags).await?;
         put(self.buffer, &out)
     }
 

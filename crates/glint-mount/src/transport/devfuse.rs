@@ -95,6 +95,9 @@ fn serve<F: Vfs>(fd: &Arc<OwnedFd>, adapter: &Arc<Adapter<F>>, pace: Pace) -> io
             device.add(Vec::new());
         }
         host::spawn(device.waiting.clone().watch(device.clone()));
+        if adapter.passthrough.get().is_some() {
+            host::spawn(adapter.clone().watch_passed());
+        }
         device.waiting.served().await;
         Ok(())
     })

@@ -244,6 +244,7 @@ impl ParsedOptions {
             flags: self.flags.over(others),
             direct_io: self.direct_io,
             contexts: self.contexts.clone(),
+            passthrough: false,
         }
     }
 }

@@ -1,0 +1,162 @@
+//! Opens that are passed through to the object of their file, from asking for it to giving it back;
+//! which they are is decided in [`crate::adapter::passed_opens`].
+
+use crate::adapter::dispatch::Adapter;
+use crate::adapter::passed_opens::{EndedPassing, InHand, OpenAccess, PassedOpen, PassedOpens};
+use crate::transport::backing::Backing;
+use glint_client::{Handle, Vfs};
+use glint_net::host;
+use glint_proto::{FsResult, Ino, LocalObject};
+use glint_telemetry::Counter;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often it is looked whether mappings of closed files are gone.
+const LOOK: Duration = Duration::from_millis(250);
+
+impl InHand for Backing {
+    fn is_in_use(&self) -> bool {
+        self.object().is_in_use()
+    }
+}
+
+/// Files that are passed through, of a kernel that can do it.
+pub(crate) struct Passthrough {
+    device: Arc<OwnedFd>,
+    opens: PassedOpens<Backing>,
+    /// It was told that the kernel refuses objects.
+    is_told: AtomicBool,
+}
+
+impl Passthrough {
+    /// For the kernel at the other side of `device`.
+    fn new(device: Arc<OwnedFd>) -> Passthrough {
+        Passthrough { device, opens: PassedOpens::default(), is_told: AtomicBool::new(false) }
+    }
+
+    /// Gives an object to the kernel.
+    fn register(&self, object: Arc<dyn LocalObject>) -> Option<Backing> {
+        let registered = Backing::register(&self.device, object);
+        let warn = |error: &std::io::Error| {
+            if !self.is_told.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    %error,
+                    "the kernel does not take an object of an OST to read it by itself; files \
+                     are read as without passthrough=on"
+                );
+            }
+        };
+        registered.inspect_err(warn).ok()
+    }
+}
+
+impl<F: Vfs> Adapter<F> {
+    /// From now on files are passed through, if they can be. Before the first request.
+    pub(crate) fn pass_through(&self, device: Arc<OwnedFd>) {
+        let _ = self.passthrough.set(Passthrough::new(device));
+    }
+
+    /// A file was opened with `flags` of open(2). Returns the object that the kernel gets with it,
+    /// if it does. After an error the file is not open.
+    pub(crate) async fn pass(
+        &self,
+        passthrough: &Passthrough,
+        (ino, handle, created): (Ino, Handle, bool),
+        flags: u32,
+    ) -> FsResult<Option<PassedOpen<Backing>>> {
+        let mut access = OpenAccess::of(flags);
+        access.around |= self.direct_io;
+        if let Some(ended) = passthrough.opens.end_if_unused(ino) {
+            self.end_passing(ino, ended).await;
+        }
+        let mut handed = None;
+        if !created && passthrough.opens.may_begin(ino, access) {
+            handed = match self.fs.hand_out(handle).await {
+                Ok(object) => object.and_then(|object| passthrough.register(object)),
+                // Who reads it hears why.
+                Err(errno) => {
+                    tracing::debug!(%ino, %errno, "an object is not handed to the kernel");
+                    None
+                }
+            };
+        }
+        let Some(passed) = passthrough.opens.open(ino, handle, access, handed) else {
+            return Ok(None);
+        };
+        if access.may_store() {
+            let object = passed.object.object().clone();
+            // Before the kernel can map it.
+            let allowed = blocking::unblock(move || object.allow_stores()).await;
+            if let Err(errno) = allowed {
+                drop(passed);
+                let _ = self.release_passed(passthrough, (ino, handle), flags).await;
+                return Err(errno);
+            }
+        }
+        if access.reads {
+            self.fs.note_passed(handle, access.writes).await;
+        }
+        if !passed.around {
+            glint_telemetry::count(Counter::PassthroughOpens, 1);
+        }
+        Ok(Some(passed))
+    }
+
+    /// Releases a file that was opened with these flags: now, or when the kernel is done with its
+    /// object.
+    pub(crate) async fn release(&self, ino: Ino, handle: Handle, flags: u32) -> FsResult<()> {
+        match self.passthrough.get() {
+            // Apart from the state of other requests: it is large.
+            Some(passthrough) => {
+                Box::pin(self.release_passed(passthrough, (ino, handle), flags)).await
+            }
+            None => self.fs.release(handle).await,
+        }
+    }
+
+    async fn release_passed(
+        &self,
+        passthrough: &Passthrough,
+        (ino, handle): (Ino, Handle),
+        flags: u32,
+    ) -> FsResult<()> {
+        let (now, ended) = passthrough.opens.close(ino, handle, OpenAccess::of(flags));
+        let mut released = Ok(());
+        if let Some(handle) = now {
+            released = self.fs.release(handle).await;
+        }
+        if let Some(ended) = ended {
+            self.end_passing(ino, ended).await;
+        }
+        released
+    }
+
+    /// The kernel is done with the object of a file.
+    async fn end_passing(&self, ino: Ino, ended: EndedPassing<Backing>) {
+        for handle in ended.handles {
+            if let Err(errno) = self.fs.release(handle).await {
+                tracing::debug!(%ino, %errno, "closing a file whose mappings are gone");
+            }
+        }
+        // The kernel forgets it.
+        drop(ended.object);
+        if ended.stores
+            && let Some(kernel) = &self.kernel
+        {
+            kernel.forget_attributes(ino);
+        }
+    }
+
+    /// Ends passing files through whose mappings are gone, again and again.
+    pub(crate) async fn watch_passed(self: Arc<Self>) {
+        let Some(passthrough) = self.passthrough.get() else { return };
+        loop {
+            host::sleep(LOOK).await;
+            for (ino, ended) in passthrough.opens.end_unused() {
+                self.end_passing(ino, ended).await;
+            }
+        }
+    }
+}
