@@ -194,6 +194,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if options.remount {
         return remount(&args.directory, &options);
     }
+    options.refuse_local_ones().map_err(Usage)?;
     glint_mount::check_rights(&args.directory).map_err(|e| Usage(e.to_string()))?;
     let mount_point = glint_mount::prepare(&args.directory)?;
     if !args.foreground && !daemon::is_background() {

@@ -18,7 +18,9 @@ pub(crate) const HELP: &str = "\
     before a program asks, after others of their directory), cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
     up to half a second later; inodes=N: how many are kept in memory (393 216); idle=SECONDS: \
-    how long nobody must have used the mount before it returns its locks (600; 0: never). Without --cert \
+    how long nobody must have used the mount before it returns its locks (600; 0: never); of \
+    `glint up` without --listen passthrough=on|off (off): whether the kernel (Linux 6.9) reads files \
+    from their objects by itself. Without --cert \
     a mount is nosuid,nodev unless trust is said: whoever reaches the server may make programs and \
     devices of root there. (suid,dev do it, too, but mount(8) does not pass them on)";
 
@@ -75,11 +77,12 @@ const IGNORED: [&str; 17] = [
 const IGNORED_PREFIXES: [&str; 8] =
     ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
 /// Words of Glint's own options, and the option that each is about.
-const OWN_OPTIONS: [(&str, &str); 14] = [
+const OWN_OPTIONS: [(&str, &str); 15] = [
     ("direct_io", "direct_io"),
     ("keep_awake", "keep_awake"),
     ("polling", "polling"),
     ("prefetch", "prefetch"),
+    ("passthrough", "passthrough"),
     ("wbmeta", "wbmeta"),
     ("nowbmeta", "wbmeta"),
     ("transport", "transport"),
@@ -92,10 +95,11 @@ const OWN_OPTIONS: [(&str, &str); 14] = [
     ("rootcontext", "context"),
 ];
 /// Glint's own options that are a choice, and what there is to choose.
-const CHOICES: [(&str, &[&str]); 4] = [
+const CHOICES: [(&str, &[&str]); 5] = [
     ("keep_awake", &["auto", "off"]),
     ("polling", &["auto", "off"]),
     ("prefetch", &["on", "off"]),
+    ("passthrough", &["on", "off"]),
     ("transport", &["auto", "uring", "devfuse"]),
 ];
 /// Glint's own options that are said without a value.
@@ -159,6 +163,8 @@ pub struct ParsedOptions {
     polling: bool,
     /// Small files are prefetched.
     prefetch: bool,
+    /// The kernel reads files from their objects by itself.
+    passthrough: bool,
     /// Changes in directories that this client has for itself are told to servers later.
     write_back_metadata: bool,
     /// Inodes above which the kernel is asked to forget some.
@@ -210,6 +216,7 @@ impl ParsedOptions {
             ("keep_awake", self.keep_awake.to_string()),
             ("polling", self.polling.to_string()),
             ("prefetch", self.prefetch.to_string()),
+            ("passthrough", self.passthrough.to_string()),
             ("wbmeta", self.write_back_metadata.to_string()),
             ("transport", format!("{:?}", self.transport)),
             ("inodes", format!("{:?}", self.inodes)),
@@ -244,7 +251,18 @@ impl ParsedOptions {
             flags: self.flags.over(others),
             direct_io: self.direct_io,
             contexts: self.contexts.clone(),
-            passthrough: false,
+            passthrough: self.passthrough,
+        }
+    }
+
+    /// Refuses what needs the objects, and no other client, in the process of the mount, where that
+    /// is otherwise.
+    pub(crate) fn refuse_local_ones(&self) -> Result<(), String> {
+        match self.passthrough {
+            true => Err("mount option passthrough=on: only the mount of `glint up` without \
+                         --listen has objects that nobody else may change; leave it out"
+                .into()),
+            false => Ok(()),
         }
     }
 }
@@ -278,6 +296,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         keep_awake: true,
         polling: true,
         prefetch: true,
+        passthrough: false,
         write_back_metadata: true,
         inodes: None,
         idle_s: None,
@@ -307,6 +326,8 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             "polling=off" => parsed.polling = false,
             "prefetch=on" => parsed.prefetch = true,
             "prefetch=off" => parsed.prefetch = false,
+            "passthrough=on" => parsed.passthrough = true,
+            "passthrough=off" => parsed.passthrough = false,
             "wbmeta" => parsed.write_back_metadata = true,
             "nowbmeta" => parsed.write_back_metadata = false,
             "trust" => parsed.trust = true,

@@ -69,6 +69,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let start = Instant::now();
     // Whatever may be refused is looked at before the directory is created.
     let options = super::mount_options::parse(&args.options, false)?;
+    if args.listen.is_some() {
+        options.refuse_local_ones()?;
+    }
     options.apply();
     let found = ServedDir::find(&args.data, args.osts, Role::Mds)?;
     let listener = BoundListener::bind_said(args.listen.as_deref(), args.insecure)?;

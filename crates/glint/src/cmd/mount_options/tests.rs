@@ -68,6 +68,7 @@ fn each_own_option_is_parsed_and_shown() {
         "keep_awake=off",
         "polling=off",
         "prefetch=off",
+        "passthrough=on",
         "nowbmeta",
         "transport=devfuse",
         "inodes=7",
@@ -89,6 +90,14 @@ fn each_own_option_is_parsed_and_shown() {
     let words = said.map(|option| option.split('=').next().unwrap());
     let untold = OWN_OPTIONS.iter().find(|(word, _)| !words.contains(word));
     assert_eq!(untold, Some(&("wbmeta", "wbmeta")), "the default");
+}
+
+#[test]
+fn objects_are_read_by_the_kernel_only_where_they_are() {
+    assert!(parsed("passthrough=on").refuse_local_ones().is_err());
+    assert!(parsed("passthrough=on,passthrough=off").refuse_local_ones().is_ok());
+    let passes = |options| parsed(options).mount(String::new(), MountFlags::empty()).passthrough;
+    assert!(passes("passthrough=on") && !passes("rw"));
 }
 
 #[test]
