@@ -93,14 +93,19 @@ struct FileOpens<B> {
     passed: Option<PassedFile<B>>,
 }
 
+impl<B> From<PassedFile<B>> for EndedPassing<B> {
+    fn from(passed: PassedFile<B>) -> EndedPassing<B> {
+        let handles = std::iter::once(passed.first).chain(passed.writer).collect();
+        EndedPassing { handles, object: passed.object, stores: passed.stores }
+    }
+}
+
 impl<B: InHand> FileOpens<B> {
     /// Ends passing through, if nobody has the object in hand.
     fn end_if_unused(&mut self) -> Option<EndedPassing<B>> {
         let is_over =
             |passed: &mut PassedFile<B>| passed.opens.is_empty() && !passed.object.is_in_use();
-        let passed = self.passed.take_if(is_over)?;
-        let handles = std::iter::once(passed.first).chain(passed.writer).collect();
-        Some(EndedPassing { handles, object: passed.object, stores: passed.stores })
+        self.passed.take_if(is_over).map(EndedPassing::from)
     }
 
     fn is_closed(&self) -> bool {
@@ -210,6 +215,16 @@ impl<B: InHand> PassedOpens<B> {
         }
         all
     }
+
+    /// Ends passing all files through: the file system was unmounted, so nothing is open.
+    pub(crate) fn end_all(&self) -> Vec<(Ino, EndedPassing<B>)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let files = std::mem::take(&mut *shard.lock()).into_iter();
+            all.extend(files.filter_map(|(ino, file)| Some((ino, file.passed?.into()))));
+        }
+        all
+    }
 }
 
 #[cfg(test)]
@@ -291,9 +306,15 @@ mod tests {
         assert!(opens.open(INO, Handle(2), access(WRITE), None).unwrap().around);
         is_mapped(false);
         assert!(opens.end_unused().is_empty(), "it is open");
+        drop(opens.open(Ino(8), Handle(3), access(READ), Some(object.clone())));
+        is_mapped(true);
         let (now, ended) = opens.close(INO, Handle(2), access(WRITE));
-        assert_eq!(now, Some(Handle(2)));
-        assert_eq!(ended.unwrap().handles.to_vec(), [Handle(1)]);
+        assert!(now == Some(Handle(2)) && ended.is_none());
+        let mut ended = opens.end_all();
+        ended.sort_unstable_by_key(|(ino, _)| *ino);
+        let handles = ended.iter().map(|(ino, ended)| (*ino, ended.handles.to_vec()));
+        let all = vec![(INO, vec![Handle(1)]), (Ino(8), vec![Handle(3)])];
+        assert_eq!(handles.collect::<Vec<_>>(), all, "whoever has them mapped");
         assert!(opens.files(INO).is_empty());
     }
 

@@ -149,6 +149,14 @@ impl<F: Vfs> Adapter<F> {
         }
     }
 
+    /// Ends passing all files through, once the file system was unmounted.
+    pub(crate) async fn end_passthrough(&self) {
+        let Some(passthrough) = self.passthrough.get() else { return };
+        for (ino, ended) in passthrough.opens.end_all() {
+            self.end_passing(ino, ended).await;
+        }
+    }
+
     /// Ends passing files through whose mappings are gone, again and again.
     pub(crate) async fn watch_passed(self: Arc<Self>) {
         let Some(passthrough) = self.passthrough.get() else { return };

@@ -99,6 +99,7 @@ fn serve<F: Vfs>(fd: &Arc<OwnedFd>, adapter: &Arc<Adapter<F>>, pace: Pace) -> io
             host::spawn(adapter.clone().watch_passed());
         }
         device.waiting.served().await;
+        adapter.end_passthrough().await;
         Ok(())
     })
 }
