@@ -392,6 +392,8 @@ mod tests {
                 let kept = ended.into_iter().flat_map(|ended| ended.handles);
                 now.into_iter().chain(kept).for_each(&mut release);
             }
+            let ended = opens.end_unused().into_iter();
+            ended.flat_map(|(_, ended)| ended.handles).for_each(&mut release);
             prop_assert!(opens.files(INO).is_empty());
             prop_assert_eq!(released.len() as u64, next);
         }
