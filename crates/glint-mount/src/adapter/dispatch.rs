@@ -238,7 +238,10 @@ impl<F: Vfs> Call<'_, F> {
                 let out = entry_out(&found.attr, found.valid);
                 put(self.buffer, &EntryOut { nodeid: ROOT_NODE, ..out })
             }
-            Ok(found) => put(self.buffer, &entry_out(&found.attr, found.valid)),
+            Ok(found) => {
+                let valid = self.adapter.valid(found.attr.ino, found.valid);
+                put(self.buffer, &entry_out(&found.attr, valid))
+            }
             Err(Errno::ENOENT) => match self.fs.negative_time() {
                 Duration::ZERO => Err(Errno::ENOENT),
                 time => put(self.buffer, &negative_entry(time)),
@@ -249,7 +252,8 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn getattr(self) -> FsResult<usize> {
         let found = self.fs.getattr(self.ino).await?;
-        put(self.buffer, &getattr_out(&found.attr, found.valid.attr))
+        let valid = self.adapter.valid(self.ino, found.valid);
+        put(self.buffer, &getattr_out(&found.attr, valid.attr))
     }
 
     async fn setattr(self) -> FsResult<usize> {
@@ -273,7 +277,8 @@ impl<F: Vfs> Call<'_, F> {
             kill_capability: false,
         };
         let found = self.fs.setattr(&self.caller, self.ino, &set).await?;
-        put(self.buffer, &getattr_out(&found.attr, found.valid.attr))
+        let valid = self.adapter.valid(self.ino, found.valid);
+        put(self.buffer, &getattr_out(&found.attr, valid.attr))
     }
 
     async fn readlink(self) -> FsResult<usize> {
@@ -386,7 +391,10 @@ impl<F: Vfs> Call<'_, F> {
         let size = (arg.size as usize).min(self.buffer.len());
         let handle = Handle(arg.fh);
         let page = self.fs.readdir(&self.caller, handle, arg.offset, size as u32, plus).await?;
-        let valid = |index: usize| page.valid.get(index).copied().unwrap_or_default();
+        let valid = |index: usize| {
+            let valid = page.valid.get(index).copied().unwrap_or_default();
+            self.adapter.valid(page.entries[index].ino, valid)
+        };
         let (len, put) = put_entries(&mut self.buffer[..size], &page.entries, plus, valid);
         // Entries that did not fit are unknown to the kernel, which will not forget them.
         for entry in &page.entries[put..] {

@@ -193,6 +193,12 @@ impl<B: InHand> PassedOpens<B> {
         ((!is_kept).then_some(handle), ended)
     }
 
+    /// Whether the kernel may change bytes and times of a file without a word.
+    pub(crate) fn has_stores(&self, ino: Ino) -> bool {
+        let files = self.files(ino);
+        files.get(&ino).and_then(|file| file.passed.as_ref()).is_some_and(|passed| passed.stores)
+    }
+
     /// Ends passing a file through whose mappings are gone.
     pub(crate) fn end_if_unused(&self, ino: Ino) -> Option<EndedPassing<B>> {
         let mut files = self.files(ino);
@@ -264,6 +270,7 @@ mod tests {
         assert!(!first.around && !opens.may_begin(INO, access(READ)));
         assert!(!opens.open(INO, Handle(2), access(READ), None).unwrap().around);
         for (number, flags) in [(3, WRITE), (4, BOTH), (5, READ | libc::O_DIRECT)] {
+            assert_eq!(opens.has_stores(INO), number > 4);
             assert!(opens.open(INO, Handle(number), access(flags), None).unwrap().around);
         }
         let close = |number, flags| {

@@ -4,7 +4,7 @@
 use crate::adapter::dispatch::Adapter;
 use crate::adapter::passed_opens::{EndedPassing, InHand, OpenAccess, PassedOpen, PassedOpens};
 use crate::transport::backing::Backing;
-use glint_client::{Handle, Vfs};
+use glint_client::{Handle, Valid, Vfs};
 use glint_net::host;
 use glint_proto::{FsResult, Ino, LocalObject};
 use glint_telemetry::Counter;
@@ -94,6 +94,8 @@ impl<F: Vfs> Adapter<F> {
                 let _ = self.release_passed(passthrough, (ino, handle), flags).await;
                 return Err(errno);
             }
+            // From here on its times change without a word; see `valid`.
+            self.forget_attributes(ino);
         }
         if access.reads {
             self.fs.note_passed(handle, access.writes).await;
@@ -142,10 +144,23 @@ impl<F: Vfs> Adapter<F> {
         }
         // The kernel forgets it.
         drop(ended.object);
-        if ended.stores
-            && let Some(kernel) = &self.kernel
-        {
+        if ended.stores {
+            self.forget_attributes(ino);
+        }
+    }
+
+    fn forget_attributes(&self, ino: Ino) {
+        if let Some(kernel) = &self.kernel {
             kernel.forget_attributes(ino);
+        }
+    }
+
+    /// For how long the kernel may rely on an answer about an inode: not on times of a file that it
+    /// may change without a word.
+    pub(crate) fn valid(&self, ino: Ino, valid: Valid) -> Valid {
+        match self.passthrough.get() {
+            Some(passthrough) if passthrough.opens.has_stores(ino) => valid.without_attr(),
+            _ => valid,
         }
     }
 
