@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An object in the hand of the kernel.
 struct HandedObject<D: Disk> {
@@ -60,29 +61,60 @@ impl<D: Disk> Drop for HandedObject<D> {
     }
 }
 
-/// Hands an object out, if there is one, nobody else has it in hand, and not too much of it would
-/// have to be compared with its checksums before.
+/// What becomes of an object that is asked for.
+enum HandOut {
+    Handed(Arc<dyn LocalObject>),
+    /// There is none, or others have it.
+    Refused,
+    /// Too much of it would have to be compared with its checksums before.
+    ChecksFirst,
+}
+
+/// Hands an object out, of which at most so many bytes have to be compared with their checksums.
 fn hand_out<D: Disk>(
     store: &Arc<ObjectStore<D>>,
     object: ObjectId,
-) -> io::Result<Option<Arc<dyn LocalObject>>> {
+    check_max: u64,
+) -> io::Result<HandOut> {
     store.works()?;
-    let Some(file) = store.file(object, None)? else { return Ok(None) };
+    let Some(file) = store.file(object, None)? else { return Ok(HandOut::Refused) };
     // Without leases nobody could tell when the kernel is done with it.
     if file.file().descriptor().is_none() || !file.file().is_alone() {
-        return Ok(None);
+        return Ok(HandOut::Refused);
     }
-    if file.unchecked_bytes()? > HAND_OUT_CHECK_BYTES_MAX {
-        return Ok(None);
+    if file.unchecked_bytes()? > check_max {
+        return Ok(HandOut::ChecksFirst);
     }
-    while file.check_next()? {}
+    while file.check_next(true)? {}
     let (store, has_stores) = (store.clone(), Mutex::new(false));
-    Ok(Some(Arc::new(HandedObject { store, object, file, has_stores })))
+    Ok(HandOut::Handed(Arc::new(HandedObject { store, object, file, has_stores })))
+}
+
+/// Compares an object with its checksums so that it can be handed out later; nothing if that is
+/// done for another one.
+fn check_behind<D: Disk>(store: &ObjectStore<D>, object: ObjectId) -> io::Result<()> {
+    if store.is_checking.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let check = || -> io::Result<()> {
+        let Some(file) = store.file(object, None)? else { return Ok(()) };
+        while store.works().is_ok() && file.check_next(false)? {}
+        Ok(())
+    };
+    let checked = check();
+    store.is_checking.store(false, Ordering::Release);
+    if let Err(error) = &checked {
+        tracing::error!(
+            %error, %object, path = %store.path().display(),
+            "an object is not handed to the kernel"
+        );
+    }
+    checked
 }
 
 impl<D: Disk> OstSet<D> {
-    /// Hands an object to the kernel of this host; `None` if there is none, or it is better read
-    /// through its OST.
+    /// Hands an object to the kernel of this host; `None` if there is none, or it has to be read
+    /// through its OST: a large one until it was compared with its checksums, which begins then.
     pub async fn hand_out(
         &self,
         index: u16,
@@ -90,9 +122,17 @@ impl<D: Disk> OstSet<D> {
     ) -> FsResult<Option<Arc<dyn LocalObject>>> {
         let ost = self.osts.get(usize::from(index)).ok_or(Errno::ENXIO)?;
         let store = ost.store().clone();
-        let work = move |_: &ObjectStore<D>| hand_out(&store, object);
+        let work = move |_: &ObjectStore<D>| hand_out(&store, object, HAND_OUT_CHECK_BYTES_MAX);
         match ost.apart_unless_dropped(CallKind::Long, Apart::default(), work).await {
-            Ok(handed) => handed.map_err(|error| Errno::from_io(&error)),
+            Ok(Ok(HandOut::Handed(handed))) => Ok(Some(handed)),
+            Ok(Ok(HandOut::Refused)) => Ok(None),
+            Ok(Ok(HandOut::ChecksFirst)) => {
+                let work = move |store: &ObjectStore<D>| check_behind(store, object);
+                // Nobody waits for it.
+                drop(ost.apart_unless_dropped(CallKind::Long, Apart::default(), work));
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(Errno::from_io(&error)),
             // It was dropped: there was no thread for it.
             Err(_) => Err(Errno::EAGAIN),
         }
@@ -128,6 +168,14 @@ mod tests {
         Sums::decode(&value[..len])
     }
 
+    fn handed(store: &Arc<ObjectStore>) -> io::Result<Option<Arc<dyn LocalObject>>> {
+        Ok(match hand_out(store, OBJECT, 200_000)? {
+            HandOut::Handed(object) => Some(object),
+            HandOut::Refused => None,
+            HandOut::ChecksFirst => panic!("it is not larger"),
+        })
+    }
+
     fn settle(store: &ObjectStore) {
         store.settle(Duration::ZERO, None).unwrap();
     }
@@ -135,7 +183,6 @@ mod tests {
     #[test]
     fn an_object_is_handed_out_if_it_is_right_and_nobody_has_it() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let handed = |store: &Arc<ObjectStore>| hand_out(store, OBJECT);
         let first = store(dir.path());
         assert!(handed(&first).unwrap().is_none(), "there is none");
         first.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
@@ -160,6 +207,28 @@ mod tests {
     }
 
     #[test]
+    fn a_large_object_is_checked_behind_and_handed_out_later() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let first = store(dir.path());
+        first.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
+        settle(&first);
+        drop(first);
+        let store = store(dir.path());
+        let is_handed = || match hand_out(&store, OBJECT, 100_000).unwrap() {
+            HandOut::Handed(_) => true,
+            HandOut::Refused => panic!("it is there"),
+            HandOut::ChecksFirst => false,
+        };
+        assert!(!is_handed());
+        store.is_checking.store(true, Ordering::Relaxed);
+        check_behind(&store, OBJECT).unwrap();
+        assert!(!is_handed(), "another one is being checked");
+        store.is_checking.store(false, Ordering::Relaxed);
+        check_behind(&store, OBJECT).unwrap();
+        assert!(is_handed() && !store.is_checking.load(Ordering::Relaxed));
+    }
+
+    #[test]
     fn what_the_kernel_may_change_has_no_checksums_until_it_is_done() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let store = store(dir.path());
@@ -169,7 +238,7 @@ mod tests {
         let past = Timestamp { secs: 1000, nanos: 0 };
         store.set_mtime(OBJECT, past).unwrap();
 
-        let object = hand_out(&store, OBJECT).unwrap().unwrap();
+        let object = handed(&store).unwrap().unwrap();
         assert!(sums(dir.path()).is_some(), "it is only read");
         object.allow_stores().unwrap();
         object.allow_stores().unwrap();

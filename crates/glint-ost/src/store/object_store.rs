@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) const DIRECTORIES: usize = 256;
@@ -66,6 +66,8 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     space: Space,
     object_bytes_max: u64,
     pub(crate) sealer: Sealer,
+    /// An object is compared with its checksums, to be handed out later.
+    pub(crate) is_checking: AtomicBool,
     passing: Arc<Passing>,
     scrubber: Scrubber<D::File>,
 }
@@ -131,6 +133,7 @@ impl<D: Disk> ObjectStore<D> {
             files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
+            is_checking: AtomicBool::new(false),
             passing: Arc::new(Passing::new(ObjectCache::All)),
             scrubber: Scrubber::default(),
         }

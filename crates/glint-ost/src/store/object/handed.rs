@@ -22,11 +22,12 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 
     /// Compares the first block of them. Returns false if there is none. Who changes the object
-    /// waits for one block.
-    pub(crate) fn check_next(&self) -> io::Result<bool> {
-        let mode = if self.passes()? { ReadMode::AddingNone } else { ReadMode::Waiting };
+    /// waits for one block. With `stays` its data stays in memory, if data of the object does.
+    pub(crate) fn check_next(&self, stays: bool) -> io::Result<bool> {
+        let stays = stays && !self.passes()?;
+        let reading = if stays { ReadMode::Waiting } else { ReadMode::AddingNone };
         match &*self.known_seal()? {
-            Seal::Sealed(sums) => sums.check_next(|room, at| self.read_by(mode, room, at)),
+            Seal::Sealed(sums) => sums.check_next(|room, at| self.read_by(reading, room, at)),
             Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(false),
         }
     }
