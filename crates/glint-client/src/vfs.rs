@@ -237,8 +237,8 @@ pub trait Vfs: Send + Sync + 'static {
         ino: Ino,
         flags: OpenFlags,
     ) -> impl Future<Output = FsResult<Open>>;
-    /// Hands the object with all data of an open file to the kernel, which reads it by itself, if it
-    /// can: until the file is released.
+    /// Hands the object with all data of an open file to the kernel, which reads it by itself, until
+    /// the file is released; `None` if that cannot be.
     fn hand_out(
         &self,
         _handle: Handle,

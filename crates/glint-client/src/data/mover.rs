@@ -77,7 +77,8 @@ impl Patience<'_> {
 
 impl<T: Transport> Client<T> {
     /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
-    /// used too much for that, EBUSY if the kernel has its object; then nothing has changed. Goes on if nobody waits for it any more.
+    /// used too much for that, EBUSY if the kernel has its object; then nothing has changed. Goes on
+    /// if nobody waits for it any more.
     pub(crate) async fn restripe(
         &self,
         caller: &Caller,

@@ -183,7 +183,8 @@ pub trait DiskFile: Send + Sync + 'static {
         None
     }
 
-    /// Whether nobody else has the file open or mapped; `false` where nobody knows. Waits for nothing.
+    /// Whether nobody else has the file open or mapped; `false` where nobody knows. Waits for
+    /// nothing.
     fn is_alone(&self) -> bool {
         false
     }
