@@ -1,5 +1,6 @@
 //! The published experiments that Glint repeats: each starts what it measures and writes a report.
 
+pub(crate) mod cluster;
 pub(crate) mod disk;
 pub(crate) mod gluster_2022;
 pub(crate) mod lustre_2009;

@@ -1,15 +1,13 @@
 //! Places where the experiment runs when nobody names any: servers and mounts that are made for it,
 //! beside a directory of the file system that their OSTs are on.
 
+use super::super::cluster::ServedCluster;
 use super::super::space;
-use super::super::stage::{Served, Stage};
+use super::super::stage::Stage;
 use crate::smallfile::{BenchedDir, Workload};
 use serde_json::Value;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-/// How long chains over the OSTs of new servers may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Copies that are compared.
 const COPIES: [u64; 2] = [1, 3];
 /// What a file takes beside its content: an inode and a block of attributes for each copy, its part
@@ -41,39 +39,12 @@ pub(super) fn serve(stage: &mut Stage, servers: u64) -> Result<Vec<Site>, String
     COPIES.into_iter().map(|copies| site(stage, servers, copies)).collect()
 }
 
-/// With one server copies are on OSTs of it, each a failure domain.
 fn site(stage: &mut Stage, servers: u64, copies: u64) -> Result<Site, String> {
     let at = format!("copies-{copies}");
-    let osts = if servers > 1 { 1 } else { copies };
-    let numbers = [osts.to_string(), copies.to_string()];
-    let options = ["--osts", &numbers[0], "--replicas", &numbers[1]];
-    let mds = stage.serve(&format!("{at}-server"), "", &options)?;
-    let mut addresses = vec![mds.address.clone()];
-    for number in 2..=servers {
-        let oss = stage.serve_osts(&format!("{at}-server-{number}"), &mds)?;
-        addresses.push(oss.address);
-    }
-    if copies > 1 {
-        wait_for_chains(&mds)?;
-    }
-    let path = stage.mount_remote(&at, &mds.address, false)?;
+    let cluster = ServedCluster::serve(stage, &at, servers, copies)?;
+    let path = stage.mount_remote(&at, &cluster.mds.address, false)?;
     let name = if copies == 1 { "1 copy".into() } else { format!("{copies} copies") };
-    Ok(Site { directory: BenchedDir { name, path }, servers: addresses })
-}
-
-fn wait_for_chains(mds: &Served) -> Result<(), String> {
-    let begun = Instant::now();
-    loop {
-        let chains = &mds.ask("status")?["chains"];
-        let is_some = chains["count"].as_u64().is_some_and(|count| count > 0);
-        if is_some && chains["count"] == chains["whole"] {
-            return Ok(());
-        }
-        if begun.elapsed() > PATIENCE {
-            return Err(format!("there are no chains after {PATIENCE:?}: {chains}"));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    Ok(Site { directory: BenchedDir { name, path }, servers: cluster.addresses() })
 }
 
 /// Has rows of statistics say which server they are from, if there are several.
