@@ -5,6 +5,7 @@ mod experiments;
 mod getattr;
 mod ior;
 mod null_mount;
+mod pace;
 mod page_counting_mount;
 mod rounds;
 mod sample;

@@ -9,7 +9,7 @@ use glint::{CommandResult, say};
 use rustix::fs::{Advice, Mode, OFlags};
 use serde_json::json;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -126,7 +126,8 @@ fn measure(path: &Path, args: &Args) -> std::io::Result<Rates> {
     Ok([write, write_fsync, rate(start)])
 }
 
-fn forget_cached(file: &OwnedFd, cold: bool) -> std::io::Result<()> {
+/// Drops what the kernel has cached of a file of a mount; with `cold` all that the machine has.
+pub(crate) fn forget_cached(file: &impl AsFd, cold: bool) -> std::io::Result<()> {
     let is_local = rustix::fs::fstatfs(file)?.f_type != FUSE_SUPER_MAGIC;
     if cold {
         rustix::fs::sync();

@@ -2,6 +2,7 @@
 
 use super::figures::{AllFigures, ScanFigures};
 use super::rows::{ScanPhase, ScanSide, TreeScan, VARIANTS};
+use crate::experiments::report::aligned;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -317,19 +318,4 @@ impl ScanResults {
         }
         text
     }
-}
-
-/// Cells in columns.
-fn aligned(rows: &ScanTable) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(move |row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
 }

@@ -4,6 +4,7 @@ use super::amounts::ScanAmounts;
 use super::material::STREAMED;
 use super::programs::{busy_seconds, moved_bytes};
 use crate::experiments::memory::MemoryGroup;
+use crate::pace::Pace;
 use crate::smallfile::Asked;
 use glint::CommandResult;
 use std::fs::{File, OpenOptions};
@@ -15,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a call.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Who is that much late, because a disk was slow, does not catch up.
-const LATE: Duration = Duration::from_millis(500);
 /// How long the load runs until its share of the processors is taken, and how long that takes.
 const SETTLE: Duration = Duration::from_secs(1);
 const MEASURE: Duration = Duration::from_secs(4);
@@ -51,34 +50,6 @@ pub(crate) struct StreamArgs {
     rate: u64,
 }
 
-/// The time at which so many bytes are due.
-struct Pace {
-    rate: f64,
-    begun: Instant,
-    bytes: f64,
-}
-
-impl Pace {
-    fn new(rate: u64) -> Pace {
-        // Half of it is read and half of it written.
-        Pace { rate: rate as f64 / 2.0, begun: Instant::now(), bytes: 0.0 }
-    }
-
-    /// Waits until more bytes are due.
-    fn wait(&mut self, bytes: usize) {
-        if self.rate == 0.0 {
-            return;
-        }
-        self.bytes += bytes as f64;
-        let due = self.begun + Duration::from_secs_f64(self.bytes / self.rate);
-        let now = Instant::now();
-        if now > due + LATE {
-            (self.begun, self.bytes) = (now, 0.0);
-        }
-        std::thread::sleep(due.saturating_duration_since(now));
-    }
-}
-
 /// Ends this process when the benchmark that has started it is gone.
 fn end_with_parent() {
     let parent = rustix::process::getppid();
@@ -95,7 +66,8 @@ pub(crate) fn stream(args: StreamArgs) -> CommandResult {
     end_with_parent();
     let args = &args;
     let each = |work: fn(&Path, u64, &mut Pace) -> std::io::Result<()>, prefix: &str| {
-        let mut pace = Pace::new(args.rate);
+        // Half of it is read and half of it written.
+        let mut pace = Pace::new(args.rate as f64 / 2.0);
         let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
         loop {
             for number in 0..args.files {
@@ -123,7 +95,7 @@ fn read(path: &Path, _bytes: u64, pace: &mut Pace) -> std::io::Result<()> {
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok(()),
-            bytes => pace.wait(bytes),
+            bytes => pace.wait(bytes as f64),
         }
     }
 }
@@ -135,7 +107,7 @@ fn write(path: &Path, bytes: u64, pace: &mut Pace) -> std::io::Result<()> {
     for offset in (0..bytes).step_by(BLOCK_BYTES) {
         buffer[..8].copy_from_slice(&offset.to_le_bytes());
         file.write_all(&buffer)?;
-        pace.wait(BLOCK_BYTES);
+        pace.wait(BLOCK_BYTES as f64);
     }
     file.sync_data()
 }
@@ -301,20 +273,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_kept_and_nothing_is_caught_up_with() {
-        let mut pace = Pace::new(20 << 20);
-        let begun = Instant::now();
-        (0..3).for_each(|_| pace.wait(1 << 20));
-        assert!(begun.elapsed() >= Duration::from_millis(299), "{:?}", begun.elapsed());
-        pace.begun -= Duration::from_secs(10);
-        pace.wait(1 << 20);
-        assert_eq!(pace.bytes, 0.0, "it begins anew");
-        let begun = Instant::now();
-        Pace::new(0).wait(usize::MAX);
-        assert!(begun.elapsed() < Duration::from_secs(10));
-    }
-
-    #[test]
     fn filling_has_the_time_that_its_pace_says() {
         assert_eq!(fill_max(10 << 20, 100 << 20), Duration::from_secs(60 + 40));
         assert_eq!(fill_max(0, 32 << 20), Duration::from_secs(60 + 8));
@@ -342,7 +300,7 @@ mod tests {
     fn streams_read_and_write_whole_files() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("f");
-        let mut pace = Pace::new(0);
+        let mut pace = Pace::new(0.0);
         write(&path, 3 << 20, &mut pace).unwrap();
         read(&path, 0, &mut pace).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);

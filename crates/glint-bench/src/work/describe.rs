@@ -2,7 +2,7 @@
 
 use super::measure::{RowFigures, WorkFigures};
 use super::rows::{Unit, WorkRow};
-use crate::experiments::report::{Plot, Report};
+use crate::experiments::report::{Plot, Report, aligned};
 use crate::sample::ratio;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -186,19 +186,4 @@ fn requests(out: &mut Report, lines: &[Line<'_>]) {
         out.say("Requests of all of a row, in its last round:");
         out.table(&table);
     }
-}
-
-/// Cells in columns.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let mut widths = vec![0; TITLES.len()];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
 }
