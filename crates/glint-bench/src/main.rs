@@ -1,5 +1,6 @@
 //! `glint-bench`: the experiments that Glint is built on. `glint bench` runs it.
 
+mod copies;
 mod createmany;
 mod experiments;
 mod getattr;
@@ -32,6 +33,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
+    Copies(copies::Args),
     Createmany(createmany::Args),
     Getattr(getattr::Args),
     Ior(ior::Args),
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
 
 fn run(bench: Bench) -> CommandResult {
     match bench {
+        Bench::Copies(args) => copies::run(args),
         Bench::Createmany(args) => createmany::run(args),
         Bench::Getattr(args) => getattr::run(args),
         Bench::Ior(args) => ior::run(args),

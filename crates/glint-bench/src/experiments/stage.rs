@@ -211,20 +211,46 @@ impl Stage {
             }
         };
         command.arg("serve").args(more);
-        self.start(name, command)
+        self.start(name, command, None)
     }
 
     /// Runs `glint oss`, for the file system that `mds` serves.
     pub(crate) fn serve_osts(&mut self, name: &str, mds: &Served) -> Result<Served, String> {
         let mut command = Command::new(program::path("glint"));
         command.args(["oss", "--mds", &mds.address]);
-        self.start(name, command)
+        self.start(name, command, None)
     }
 
-    fn start(&mut self, name: &str, mut command: Command) -> Result<Served, String> {
-        let data = self.path(&format!("{name}-data"))?;
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.map_err(|e| e.to_string())?.to_string();
+    /// Runs `glint oss` again, on the data and at the address of one that has ended: clients and
+    /// other servers look for it there.
+    pub(crate) fn serve_osts_again(
+        &mut self,
+        name: &str,
+        mds: &Served,
+        ended: &Served,
+    ) -> Result<Served, String> {
+        let mut command = Command::new(program::path("glint"));
+        command.args(["oss", "--mds", &mds.address]);
+        self.start(name, command, Some(&ended.address))
+    }
+
+    /// Data directory of a server.
+    pub(crate) fn data(&self, name: &str) -> Result<PathBuf, String> {
+        self.path(&format!("{name}-data"))
+    }
+
+    fn start(
+        &mut self,
+        name: &str,
+        mut command: Command,
+        address: Option<&str>,
+    ) -> Result<Served, String> {
+        let data = self.data(name)?;
+        let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = match address {
+            Some(address) => address.to_owned(),
+            None => free().map_err(|e| e.to_string())?.to_string(),
+        };
         command.arg("--data").arg(data).args(["--listen", &address, "--insecure"]);
         let pid = self.spawn(command, None)?;
         let at = glint::identity::address(&address)?;
@@ -237,6 +263,15 @@ impl Stage {
         if let Some(index) = self.processes.iter().position(|(child, _)| child.id() == served.pid) {
             let (child, mount) = self.processes.remove(index);
             end(child, mount);
+        }
+    }
+
+    /// Kills a server: it says nothing to anybody any more.
+    pub(crate) fn kill(&mut self, served: &Served) {
+        if let Some(index) = self.processes.iter().position(|(child, _)| child.id() == served.pid) {
+            let (mut child, _) = self.processes.remove(index);
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 

@@ -13,6 +13,7 @@ mod streaming;
 mod walk;
 
 pub(crate) use describe::ScanResults;
+pub(crate) use places::drop_caches;
 pub(crate) use streaming::{StreamArgs, stream};
 pub(crate) use walk::{WalkArgs, walk};
 

@@ -58,7 +58,7 @@ pub(super) struct ScannedMount {
 }
 
 /// Writes what is dirty, and drops all that the machine has cached.
-pub(super) fn drop_caches() -> Result<(), String> {
+pub(crate) fn drop_caches() -> Result<(), String> {
     rustix::fs::sync();
     std::fs::write(DROP_CACHES, "3").map_err(|e| format!("{DROP_CACHES}: {e}"))
 }
