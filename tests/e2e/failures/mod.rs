@@ -1,5 +1,6 @@
 //! Crashes, losses of power, full and failing disks, clients that break the rules.
 
+mod bench_copies;
 mod checked_copies;
 mod crashes;
 mod disk_faults;
