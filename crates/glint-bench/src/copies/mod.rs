@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// Seconds for which users of the rebuild are measured alone, and again at half of that.
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
-    users: u64,
+    users_seconds: u64,
     /// Seconds after which a death is over, whether calls have gone on or not.
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -177,7 +177,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         files: &args.files,
         changed: args.changed,
         rounds: args.rounds,
-        users: Duration::from_secs(args.users),
+        users: Duration::from_secs(args.users_seconds),
         dies: Duration::from_secs(args.dies_seconds),
         asked,
     };

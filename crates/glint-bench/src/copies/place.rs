@@ -1,6 +1,6 @@
 //! Three servers of one OST each, with three copies of everything, and a mount.
 
-use crate::experiments::cluster::ServedCluster;
+use crate::experiments::cluster::{ServedCluster, is_whole};
 use crate::experiments::stage::Stage;
 use crate::smallfile::Asked;
 use glint::program;
@@ -69,6 +69,14 @@ impl CopiesPlace {
     /// Directory of an OST.
     pub(super) fn ost(&self, ost: usize) -> Result<PathBuf, String> {
         Ok(self.stage.data(&self.cluster.name(ost as u64))?.join("ost0"))
+    }
+
+    /// Waits until chains go on without a member that has left.
+    pub(super) fn wait_until_missed(&self, asked: Asked<'_>) -> Result<(), String> {
+        while is_whole(&self.cluster.chains()?) {
+            sleep(LOOK, asked)?;
+        }
+        Ok(())
     }
 
     /// Waits until servers have nothing left to do for what was made, and all copies are there.

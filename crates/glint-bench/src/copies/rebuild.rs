@@ -102,6 +102,7 @@ fn beside_users(
     sleep(WARM_UP.min(setting.users), asked)?;
     let paced = rate(load, load.count()?, setting)?;
     place.stop(EMPTIED);
+    place.wait_until_missed(asked)?;
     let ost = place.ost(EMPTIED)?;
     let failed = |e: std::io::Error| format!("{}: {e}", ost.display());
     std::fs::remove_dir_all(&ost).and_then(|()| std::fs::create_dir(&ost)).map_err(failed)?;
@@ -122,7 +123,11 @@ fn beside_users(
 fn rate(load: &UserLoad, before: CallCount, setting: &CopiesSetting<'_>) -> Result<f64, String> {
     sleep(setting.users, setting.asked)?;
     let rate = load.count()?.per_s_since(before);
-    if rate > 0.0 { Ok(rate) } else { Err("users have done nothing: say more --users".into()) }
+    if rate > 0.0 {
+        Ok(rate)
+    } else {
+        Err("users have done nothing: say more --users-seconds".into())
+    }
 }
 
 /// Files of objects of an OST.
