@@ -20,7 +20,7 @@ fn stage(world: &World) -> PathBuf {
 fn copies(stage: &Path, more: &[&str]) -> Command {
     let mut bench = glint();
     bench.args(["bench", "copies", "--json", "--data", text(stage)]);
-    bench.args(["--files", "40,600", "--changed", "20", "--users", "1"]).args(more);
+    bench.args(["--files", "40,600", "--changed", "20", "--users-seconds", "1"]).args(more);
     bench
 }
 
