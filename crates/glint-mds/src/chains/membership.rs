@@ -13,6 +13,8 @@
 //!   in the order in which the chain was laid out, which spreads heads over OSTs.
 //! - A member serves again only after it was synced; one that was emptied is not even synced before
 //!   somebody says that the others know all that it lacks ([`indexed`]).
+//! - A member that is searched after a loss of power, or whose OST has failed, is not chosen of several
+//!   that were the last, and keeps no other one from being synced.
 //! - The version from which on a chain is intact rises when it goes on with members that have
 //!   restarted since they served: clients send again what they were told before it.
 //! - The version rises by one with each change, and only then.
@@ -44,6 +46,9 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
         (MemberEvent::Lost, Serving) => LastServing,
         (MemberEvent::Lost, Syncing | Waiting) => Offline,
         (MemberEvent::Lost, Offline | LastServing) => return None,
+        // Another one is synced meanwhile. Who serves is waited for.
+        (MemberEvent::NotReady, Syncing | Waiting) => Offline,
+        (MemberEvent::NotReady, Serving | Offline | LastServing) => return None,
         // It is looked first whether one of the others has lost less.
         (MemberEvent::ReturnedWithout, LastServing) if others_were_last => return None,
         // Nobody has written anything meanwhile. What it had on its disk is all that there is.
@@ -74,7 +79,7 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
 /// that is lost; but if no other member that serves is there ([`Seen::Here`]), nothing says that one
 /// of them goes on: all were lost at once.
 pub(crate) fn restarted(chain: &Chain, ost: u16, seen: impl Fn(u16) -> Seen) -> Option<Chain> {
-    let is_there = |other: u16| other != ost && matches!(seen(other), Seen::Here | Seen::Suspect);
+    let is_there = |other: u16| other != ost && seen(other).is_heard();
     match chain.state_of(ost) {
         Some(MemberState::Serving) if !chain.readable().any(is_there) => Some(all_lost(chain)),
         _ => after(chain, ost, MemberEvent::Lost),
@@ -88,10 +93,21 @@ pub enum Seen {
     Here,
     /// Heard of, but others could not reach it just now.
     Suspect,
+    /// Heard of, but it takes part in nothing before it was searched: power was lost.
+    Searched,
+    /// Heard of, but the OST has failed, for as long as its server runs.
+    Failed,
     /// Not heard of for a moment: nothing is decided on it.
     Doubtful,
     /// Not heard of for so long that nobody waits for it.
     Lost,
+}
+
+impl Seen {
+    /// Whether the server was heard of just now.
+    fn is_heard(self) -> bool {
+        !matches!(self, Seen::Doubtful | Seen::Lost)
+    }
 }
 
 /// The row after somebody has looked who is lost and who is back; `None` if that changes nothing.
@@ -102,7 +118,7 @@ pub(crate) fn watched(
     has_restarted: impl Fn(u16) -> bool,
 ) -> Option<Chain> {
     use MemberState::{Offline, Serving, Syncing, Waiting};
-    let is_there = |ost: u16| matches!(seen(ost), Seen::Here | Seen::Suspect);
+    let is_there = |ost: u16| seen(ost).is_heard();
     let is_lost = |ost: u16| seen(ost) == Seen::Lost;
     let is_as_it_was = |member: &Member| match member.state {
         Serving => !is_lost(member.ost),
@@ -135,7 +151,11 @@ pub(crate) fn watched(
             continue;
         }
         member.state = match member.state {
-            Syncing | Waiting if is_lost(member.ost) => Offline,
+            Syncing | Waiting
+                if matches!(seen(member.ost), Seen::Lost | Seen::Searched | Seen::Failed) =>
+            {
+                Offline
+            }
             Offline if seen(member.ost) == Seen::Here => Waiting,
             state => state,
         };
@@ -158,7 +178,9 @@ fn was_last(chain: &Chain) -> impl Iterator<Item = u16> {
 
 /// Of members that were the last, those that the chain goes on with, and whether these have
 /// restarted: all that are back as they were, or else the first that is back. None while one of
-/// them may be heard the next moment.
+/// them may be heard the next moment. Of several, one that is searched is passed over until that has
+/// ended, and one that has failed for good: another one may come back. A single one is the only one
+/// that can go on, and its server ends if it cannot.
 fn first_back(
     chain: &Chain,
     seen: impl Fn(u16) -> Seen,
@@ -171,9 +193,11 @@ fn first_back(
         let is_meant = |ost: &u16| seen(*ost) == state && has_restarted(*ost) == restarted;
         was_last(chain).filter(is_meant).collect()
     };
-    for (state, restarted) in
-        [(Seen::Here, false), (Seen::Suspect, false), (Seen::Here, true), (Seen::Suspect, true)]
-    {
+    let is_single = was_last(chain).count() == 1;
+    let usable = [Seen::Here, Seen::Suspect, Seen::Searched, Seen::Failed];
+    let usable = if is_single { &usable[..] } else { &usable[..2] };
+    let ways = [false, true].into_iter();
+    for (state, restarted) in ways.flat_map(|way| usable.iter().map(move |state| (*state, way))) {
         let mut chosen = back(state, restarted);
         if restarted {
             // What they had not brought to stable storage differs.
@@ -188,11 +212,12 @@ fn first_back(
 
 /// Where the last one was given up, the member that goes on: the first that is there of those that
 /// have something, or, if nobody has anything, of all. None while one before it may be heard the
-/// next moment.
+/// next moment, or is searched.
 fn successor(chain: &Chain, seen: impl Fn(u16) -> Seen) -> Option<u16> {
     let candidates = candidates(chain);
-    let first = candidates.iter().find(|ost| seen(**ost) != Seen::Lost)?;
-    (seen(*first) != Seen::Doubtful).then_some(*first)
+    let may_go_on = |ost: &&u16| !matches!(seen(**ost), Seen::Lost | Seen::Failed);
+    let first = candidates.iter().find(may_go_on)?;
+    matches!(seen(*first), Seen::Here | Seen::Suspect).then_some(*first)
 }
 
 /// Members that may go on where the last one was given up, those first that have most.

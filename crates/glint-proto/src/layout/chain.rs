@@ -286,6 +286,8 @@ pub enum MemberEvent {
     ReturnedWithout,
     /// The member has got all that it missed, in the version that is named.
     Synced,
+    /// The member is there, and takes part in nothing before its OST was searched.
+    NotReady,
 }
 
 #[cfg(test)]

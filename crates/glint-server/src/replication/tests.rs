@@ -157,7 +157,7 @@ impl World {
         let mut row = self.row.lock();
         let state = match event {
             MemberEvent::Synced => MemberState::Serving,
-            MemberEvent::Lost => MemberState::Offline,
+            MemberEvent::Lost | MemberEvent::NotReady => MemberState::Offline,
             MemberEvent::Returned | MemberEvent::ReturnedWithout => MemberState::Syncing,
         };
         row.members.iter_mut().filter(|m| m.ost == ost).for_each(|m| m.state = state);

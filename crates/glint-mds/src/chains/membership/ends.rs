@@ -5,9 +5,15 @@ use super::*;
 use MemberState::{Emptied, LastServing, Serving};
 use std::collections::{BTreeMap, BTreeSet};
 
-const EVENTS: [MemberEvent; 4] =
-    [MemberEvent::Lost, MemberEvent::Returned, MemberEvent::ReturnedWithout, MemberEvent::Synced];
-const SEEN: [Seen; 4] = [Seen::Here, Seen::Suspect, Seen::Doubtful, Seen::Lost];
+const EVENTS: [MemberEvent; 5] = [
+    MemberEvent::Lost,
+    MemberEvent::Returned,
+    MemberEvent::ReturnedWithout,
+    MemberEvent::Synced,
+    MemberEvent::NotReady,
+];
+const SEEN: [Seen; 6] =
+    [Seen::Here, Seen::Suspect, Seen::Searched, Seen::Failed, Seen::Doubtful, Seen::Lost];
 
 fn states(chain: &Chain) -> Vec<(u16, MemberState)> {
     chain.members.iter().map(|member| (member.ost, member.state)).collect()

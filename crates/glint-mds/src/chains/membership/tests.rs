@@ -19,6 +19,7 @@ fn each_event_in_each_state() {
         MemberEvent::Returned,
         MemberEvent::ReturnedWithout,
         MemberEvent::Synced,
+        MemberEvent::NotReady,
     ];
     let next = |state, other| {
         let members = [(1, other), (2, state)];
@@ -27,14 +28,17 @@ fn each_event_in_each_state() {
         events.map(|event| after(&chain, 2, event).map(|chain| chain.state_of(2).unwrap()))
     };
     let (serves, away) = (Serving, Offline);
-    assert_eq!(next(Serving, serves), [Some(Offline), None, Some(Syncing), None]);
-    assert_eq!(next(Syncing, serves), [Some(Offline), None, Some(Syncing), Some(Serving)]);
-    assert_eq!(next(Waiting, serves), [Some(Offline), None, None, None]);
-    assert_eq!(next(Offline, serves), [None, Some(Syncing), Some(Syncing), None]);
-    assert_eq!(next(Serving, away), [Some(LastServing), None, None, None]);
-    assert_eq!(next(LastServing, away), [None, Some(Serving), Some(Serving), None]);
-    assert_eq!(next(Offline, LastServing), [None, Some(Waiting), Some(Waiting), None]);
-    assert_eq!(next(Emptied, serves), [None; 4]);
+    assert_eq!(next(Serving, serves), [Some(Offline), None, Some(Syncing), None, None]);
+    assert_eq!(
+        next(Syncing, serves),
+        [Some(Offline), None, Some(Syncing), Some(Serving), Some(Offline)]
+    );
+    assert_eq!(next(Waiting, serves), [Some(Offline), None, None, None, Some(Offline)]);
+    assert_eq!(next(Offline, serves), [None, Some(Syncing), Some(Syncing), None, None]);
+    assert_eq!(next(Serving, away), [Some(LastServing), None, None, None, None]);
+    assert_eq!(next(LastServing, away), [None, Some(Serving), Some(Serving), None, None]);
+    assert_eq!(next(Offline, LastServing), [None, Some(Waiting), Some(Waiting), None, None]);
+    assert_eq!(next(Emptied, serves), [None; 5]);
     assert_eq!(after(&new(ID, [1, 2]), 9, MemberEvent::Lost), None);
 }
 
@@ -112,6 +116,50 @@ fn members_that_were_lost_at_once_go_on_with_each_other() {
     assert_eq!(states(&others_are_there), [(2, Serving), (3, Serving), (1, Offline)]);
 }
 
+/// The disk of one that is searched may turn out not to be readable.
+#[test]
+fn of_several_that_were_the_last_one_goes_on_that_was_searched() {
+    let look =
+        |chain: &Chain, seen: [Seen; 3]| watched(chain, |ost| seen[usize::from(ost) - 1], |_| true);
+    let [here, searched, failed, gone] = [Seen::Here, Seen::Searched, Seen::Failed, Seen::Lost];
+    let all = restarted_alone(&new(ID, [1, 2, 3]));
+    assert_eq!(look(&all, [searched, searched, gone]), None, "until a search has ended");
+    assert_eq!(look(&all, [failed, searched, gone]), None);
+    assert_eq!(look(&all, [failed, gone, gone]), None, "another one may come back");
+    let goes_on = look(&all, [failed, searched, here]).unwrap();
+    assert_eq!(states(&goes_on), [(3, Serving), (1, Offline), (2, Offline)]);
+    assert_eq!(look(&goes_on, [failed, searched, here]), None, "neither is synced");
+
+    let single =
+        after(&after(&new(ID, [1, 2]), 1, MemberEvent::Lost).unwrap(), 2, MemberEvent::Lost);
+    let single = single.unwrap();
+    for seen in [searched, failed] {
+        let goes_on = look(&single, [here, seen, gone]).unwrap();
+        assert_eq!(states(&goes_on), [(2, Serving), (1, Syncing)]);
+    }
+}
+
+#[test]
+fn one_that_is_searched_leaves_its_place_to_another() {
+    let look = |chain: &Chain, seen: [Seen; 3]| {
+        watched(chain, |ost| seen[usize::from(ost) - 1], |_| false)
+    };
+    let [here, searched] = [Seen::Here, Seen::Searched];
+    let one_serves = after(&new(ID, [1, 2, 3]), 1, MemberEvent::Lost).unwrap();
+    let one_serves = after(&one_serves, 2, MemberEvent::Lost).unwrap();
+    let synced = look(&one_serves, [here, here, here]).unwrap();
+    let first = synced.members.iter().find(|member| member.state == Syncing).unwrap().ost;
+    let other = 3 - first;
+    let mut seen = [here; 3];
+    seen[usize::from(first) - 1] = searched;
+    for left in [look(&synced, seen), after(&synced, first, MemberEvent::NotReady)] {
+        let left = left.unwrap();
+        assert_eq!((left.state_of(first), left.state_of(other)), (Some(Offline), Some(Syncing)));
+        assert_eq!(look(&left, seen), None, "until its search has ended");
+        assert_eq!(look(&left, [here; 3]).unwrap().state_of(first), Some(Waiting));
+    }
+}
+
 fn restarted_alone(chain: &Chain) -> Chain {
     super::restarted(chain, 1, |_| Seen::Doubtful).unwrap()
 }
@@ -163,6 +211,8 @@ fn seen() -> impl Strategy<Value = [Seen; 3]> {
     let one = prop_oneof![
         3 => Just(Seen::Here),
         1 => Just(Seen::Suspect),
+        1 => Just(Seen::Searched),
+        1 => Just(Seen::Failed),
         2 => Just(Seen::Doubtful),
         3 => Just(Seen::Lost),
     ];
@@ -175,6 +225,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Lost)),
         3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Returned)),
         1 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::ReturnedWithout)),
+        1 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::NotReady)),
         4 => (seen(), 0u16..3).prop_map(|(seen, restarted)| Step::Watch(seen, restarted)),
         2 => (0u16..3, seen()).prop_map(|(ost, seen)| Step::Restart(ost, seen)),
         1 => (0u16..3).prop_map(Step::Empty),
