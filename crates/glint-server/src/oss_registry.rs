@@ -9,12 +9,14 @@
 //! - An OSS that has shown a certificate is believed only with one of the same name.
 //! - An OSS is remembered, durably, before files are laid out over its OSTs.
 
+mod destruction;
+
 use crate::records::{OssIdentity, Records};
-use glint_mds::Placed;
+use glint_mds::{Placed, Seen};
 use glint_proto::chain::ChainPolicy;
 use glint_proto::limits::{CHAIN_LEASE_MS, OST_COUNT_MAX};
 use glint_proto::oss::{Destroy, Heartbeat, Orders, OssInfo};
-use glint_proto::{Errno, FsResult, Ino, ObjectId, SpaceInfo, clock};
+use glint_proto::{Errno, FsResult, Ino, SpaceInfo, clock};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -22,10 +24,6 @@ use std::time::{Duration, Instant};
 
 /// Orders that are told at once.
 const ORDERS: usize = 64;
-/// Objects of one order.
-const OBJECTS: usize = 256;
-/// Objects in all orders of one OSS that are not done yet. One that is away for long costs no more.
-const ORDERED_OBJECTS_MAX: usize = 1 << 16;
 /// Silence after which no new file is laid out over the OSTs of an OSS.
 const ABSENT: Duration = Duration::from_secs(2);
 /// A server that was not heard of for so long serves no chain.
@@ -56,6 +54,9 @@ struct RegisteredOss {
     /// Last change of the table of chains that it knows.
     rows: u64,
     space: Vec<SpaceInfo>,
+    /// Of its OSTs, counted from the first one, those that are searched, and those that have failed.
+    searching: Vec<u16>,
+    failed_osts: Vec<u16>,
     /// Sessions that it has not said to be fenced.
     fence: Vec<u64>,
     pending: VecDeque<Pending>,
@@ -140,6 +141,8 @@ impl OssRegistry {
             run: None,
             rows: 0,
             space: Vec::new(),
+            searching: Vec::new(),
+            failed_osts: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
             ordered: 0,
@@ -249,7 +252,8 @@ impl OssRegistry {
         }
         let OssTable { all, left, .. } = &mut *state;
         let oss = &mut all[index];
-        oss.space = beat.space;
+        (oss.space, oss.searching, oss.failed_osts) =
+            (beat.space, beat.searching, beat.failed_osts);
         oss.fence.retain(|session| !beat.fenced.contains(session));
         if beat.done.0 == oss.orders_sequence {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
@@ -306,6 +310,18 @@ impl OssRegistry {
     pub fn silences(&self) -> Vec<(Range<u16>, Duration, bool)> {
         let one = |oss: &RegisteredOss| (oss.osts(), oss.silence(), oss.run.is_some());
         self.state.lock().all.iter().map(one).collect()
+    }
+
+    /// How an OST is that can take part in nothing, as its OSS has said last: searched, or failed.
+    pub fn not_ready(&self, ost: u16) -> Option<Seen> {
+        let state = self.state.lock();
+        let oss = state.all.iter().find(|oss| oss.osts().contains(&ost))?;
+        let index = ost - oss.identity.first_ost;
+        match () {
+            () if oss.failed_osts.contains(&index) => Some(Seen::Failed),
+            () if oss.searching.contains(&index) => Some(Seen::Searched),
+            () => None,
+        }
     }
 
     /// OSTs of each OSS, and how long that was not heard of, also if it said that it leaves.
@@ -404,6 +420,8 @@ impl OssRegistry {
                 given_up: Vec::new(),
             },
             space: Vec::new(),
+            searching: Vec::new(),
+            failed_osts: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
             ordered: 0,
@@ -413,47 +431,6 @@ impl OssRegistry {
             return Err(errno);
         }
         Ok(all.len() - 1)
-    }
-
-    /// Has objects destroyed, each on the OST of its number, as a part of a change of data. Those
-    /// for which an OSS has no more room count as left.
-    pub fn destroy(&self, objects: &[(u16, ObjectId)], change: u64) {
-        let mut state = self.state.lock();
-        let OssTable { all, last, left } = &mut *state;
-        for oss in all {
-            let first = oss.identity.first_ost;
-            for index in 0..oss.identity.osts {
-                let there = objects.iter().filter(|(ost, _)| *ost == first + index);
-                let mut there: Vec<ObjectId> = there.map(|(_, object)| *object).collect();
-                let room = ORDERED_OBJECTS_MAX - oss.ordered;
-                left.extend(there.drain(room.min(there.len())..).map(|object| object.ino));
-                oss.ordered += there.len();
-                for objects in there.chunks(OBJECTS) {
-                    *last += 1;
-                    let order = Destroy { ost: index, objects: objects.to_vec() };
-                    oss.pending.push_back(Pending { number: *last, order, change });
-                }
-            }
-        }
-    }
-
-    /// Objects that could not be removed here.
-    pub fn left(&self, objects: Vec<ObjectId>) {
-        self.state.lock().left.extend(objects.into_iter().map(|object| object.ino));
-    }
-
-    /// Files of which an object could not be removed, once.
-    pub fn take_left(&self) -> Vec<Ino> {
-        std::mem::take(&mut self.state.lock().left).into_iter().collect()
-    }
-
-    /// Changes of data up to this number are done everywhere; of those up to `own` here.
-    pub fn durable(&self, own: u64) -> u64 {
-        let state = self.state.lock();
-        // Orders are in the order of their changes.
-        let first = state.all.iter().filter_map(|oss| oss.pending.front());
-        let first = first.map(|pending| pending.change).min();
-        first.map_or(own, |change| own.min(change - 1))
     }
 
     /// Has a session ended everywhere; see [`OssRegistry::is_fenced`].

@@ -71,6 +71,10 @@ pub struct Heartbeat {
     pub replaced: Vec<ReplacedOst>,
     /// The last one: the OSS is stopped, and serves nothing any more.
     pub leaves: bool,
+    /// OSTs, counted from the first one of the server, that are searched after a loss of power.
+    pub searching: Vec<u16>,
+    /// Those that have failed, for as long as the OSS runs.
+    pub failed_osts: Vec<u16>,
 }
 
 /// An OST that was put in the place of another one, and is empty.

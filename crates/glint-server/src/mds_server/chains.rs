@@ -106,7 +106,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             restarted.insert(ost);
             let seen = self.seen(Duration::ZERO);
             self.mds.on_restart(ost, of(&seen)).await?;
-            self.mds.on_ost(ost, MemberEvent::ReturnedWithout).await?;
+            // One that cannot take part yet leaves its place to others, until it is looked again.
+            if self.not_ready(ost).is_none() {
+                self.mds.on_ost(ost, MemberEvent::ReturnedWithout).await?;
+            }
             self.suspects.lock().remove(&ost);
         }
         self.adopt_rows();
@@ -124,13 +127,26 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 let seen = match () {
                     () if has_left || silence.min(listening) > MEMBER_LOST => Seen::Lost,
                     () if silence > DOUBTFUL || !is_known => Seen::Doubtful,
-                    () if self.is_suspect(ost) => Seen::Suspect,
-                    () => Seen::Here,
+                    () => match self.not_ready(ost) {
+                        Some(not_ready) => not_ready,
+                        None if self.is_suspect(ost) => Seen::Suspect,
+                        None => Seen::Here,
+                    },
                 };
                 all.insert(ost, seen);
             }
         }
         all
+    }
+
+    /// How an OST of a server that lives is, if it can take part in nothing: searched, or failed.
+    fn not_ready(&self, ost: u16) -> Option<Seen> {
+        match ost < self.osts.count() {
+            true if self.osts.failure(ost).is_some() => Some(Seen::Failed),
+            true if self.osts.awaits_search(ost) => Some(Seen::Searched),
+            true => None,
+            false => self.osses.not_ready(ost),
+        }
     }
 
     /// Takes the rows that are new. Returns the change up to which every server has.
@@ -173,7 +189,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// OSTs whose servers are heard of.
     pub(super) fn heard(&self) -> BTreeSet<u16> {
-        let is_heard = |seen: &Seen| matches!(seen, Seen::Here | Seen::Suspect);
+        let is_heard = |seen: &Seen| matches!(seen, Seen::Here | Seen::Suspect | Seen::Searched);
         let seen = self.seen(Duration::ZERO).into_iter();
         seen.filter(|(_, seen)| is_heard(seen)).map(|(ost, _)| ost).collect()
     }

@@ -329,6 +329,10 @@ impl<D: Disk> Talk<'_, D> {
     }
 
     fn beat(&self) -> Heartbeat {
+        let osts = &self.oss.osts;
+        let those = |are: &dyn Fn(u16) -> bool| -> Vec<u16> {
+            (0..osts.count()).filter(|index| are(*index)).collect()
+        };
         Heartbeat {
             uuid: self.oss.records.uuid(),
             fs_uuid: self.oss.fs_uuid(),
@@ -343,6 +347,8 @@ impl<D: Disk> Talk<'_, D> {
             failure_domain: self.oss.liaison.failure_domain.clone(),
             leaves: self.oss.is_stopping(),
             replaced: self.oss.replaced.lock().clone(),
+            searching: those(&|index| osts.awaits_search(index)),
+            failed_osts: those(&|index| osts.failure(index).is_some()),
         }
     }
 

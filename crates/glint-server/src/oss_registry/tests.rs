@@ -1,7 +1,9 @@
 //! Beats of OSSes and what they are told, with records on a real disk.
 
+use super::destruction::ORDERED_OBJECTS_MAX;
 use super::*;
 use crate::process::data_dir::{DataDir, Role};
+use glint_proto::ObjectId;
 
 fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
     let address = format!("host{uuid}:1");
@@ -20,6 +22,8 @@ fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
         failure_domain: "host".into(),
         replaced: Vec::new(),
         leaves: false,
+        searching: Vec::new(),
+        failed_osts: Vec::new(),
     }
 }
 
@@ -39,6 +43,21 @@ fn who_leaves_is_waited_for_by_nobody() {
     assert_eq!(say(false), (false, 0, false));
     assert_eq!(say(true), (true, 1, true));
     assert_eq!(say(false), (false, 0, false));
+}
+
+#[test]
+fn an_oss_says_at_each_beat_which_osts_take_part_in_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    let say = |searching: &[u16], failed: &[u16]| {
+        let (searching, failed_osts) = (searching.to_vec(), failed.to_vec());
+        osses.beat(&data, None, Heartbeat { searching, failed_osts, ..beat(1, (0, 0)) }).unwrap();
+        [3, 4, 5].map(|ost| osses.not_ready(ost))
+    };
+    assert_eq!(say(&[0, 1], &[]), [Some(Seen::Searched), Some(Seen::Searched), None]);
+    assert_eq!(say(&[1], &[1]), [None, Some(Seen::Failed), None]);
+    assert_eq!(say(&[], &[]), [None; 3]);
 }
 
 #[test]

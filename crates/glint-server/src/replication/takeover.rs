@@ -16,7 +16,7 @@ pub(super) mod unsealed;
 use super::rows::Told;
 use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
+use glint_proto::chain::{Chain, ChainVersion, MemberEvent, PeerReply, PeerRequest, Touched};
 use glint_proto::{Errno, FsResult, ObjectId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -123,8 +123,8 @@ impl Replication {
         Ok(())
     }
 
-    /// A member that is written is being searched: a takeover is tried again. One that is synced is
-    /// taken out first: its search may take long, and it is synced anyway.
+    /// A member that is written is being searched: a takeover is tried again. The MDS takes one that is
+    /// synced out first, until that has ended: its search may take long, and it is synced anyway.
     async fn waits_for_search<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -133,7 +133,15 @@ impl Replication {
     ) -> FsResult<()> {
         if row.readable().all(|other| other != member) {
             let chain = ChainVersion { target: row.id.target(), version: row.version };
-            self.is_lost(here, chain, member, Errno::EBUSY).await?;
+            tracing::info!(
+                ost = member,
+                target = chain.target,
+                "a member is searched after a loss of power; it is synced after that"
+            );
+            let told = self.peers()?.tell(chain, member, MemberEvent::NotReady).await;
+            let row = told.map_err(|_| Errno::EREMCHG)?;
+            self.adopt(here, &row);
+            self.rows.is_settled(&row);
         }
         Err(Errno::EREMCHG)
     }

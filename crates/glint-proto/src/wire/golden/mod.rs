@@ -374,6 +374,8 @@ fn what_servers_of_osts_and_the_mds_say() {
         failure_domain: "d".into(),
         replaced: vec![ReplacedOst { ost: 1, lose_last: true }],
         leaves: true,
+        searching: vec![1],
+        failed_osts: vec![2],
     };
     let requests = [
         OssRequest::Heartbeat(heartbeat),
@@ -385,7 +387,7 @@ fn what_servers_of_osts_and_the_mds_say() {
     must_be(
         &requests,
         "
-         Heartbeat 0001020161030104050601070801010203040708016401010101
+         Heartbeat 000102016103010405060107080101020304070801640101010101010102
          CheckSession 0101020009
          Member 0281c002020103
          Layout 0301
