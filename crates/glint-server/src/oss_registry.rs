@@ -54,7 +54,7 @@ struct RegisteredOss {
     /// Last change of the table of chains that it knows.
     rows: u64,
     space: Vec<SpaceInfo>,
-    /// Of its OSTs, counted from the first one, those that are searched, and those that have failed.
+    /// Its OSTs that are searched, and those that have failed, counted from the first one.
     searching: Vec<u16>,
     failed_osts: Vec<u16>,
     /// Sessions that it has not said to be fenced.

@@ -13,8 +13,8 @@
 //!   in the order in which the chain was laid out, which spreads heads over OSTs.
 //! - A member serves again only after it was synced; one that was emptied is not even synced before
 //!   somebody says that the others know all that it lacks ([`indexed`]).
-//! - A member that is searched after a loss of power, or whose OST has failed, is not chosen of several
-//!   that were the last, and keeps no other one from being synced.
+//! - A member that is searched after a loss of power, or whose OST has failed, is not chosen of
+//!   several that were the last, and keeps no other one from being synced.
 //! - The version from which on a chain is intact rises when it goes on with members that have
 //!   restarted since they served: clients send again what they were told before it.
 //! - The version rises by one with each change, and only then.
@@ -178,8 +178,8 @@ fn was_last(chain: &Chain) -> impl Iterator<Item = u16> {
 
 /// Of members that were the last, those that the chain goes on with, and whether these have
 /// restarted: all that are back as they were, or else the first that is back. None while one of
-/// them may be heard the next moment. Of several, one that is searched is passed over until that has
-/// ended, and one that has failed for good: another one may come back. A single one is the only one
+/// them may be heard the next moment. Of several, one that is searched is passed over until that
+/// has ended, and one that has failed for good: another one may come back. A single one is the only one
 /// that can go on, and its server ends if it cannot.
 fn first_back(
     chain: &Chain,

@@ -11,6 +11,8 @@
 //! - Nothing here waits for a disk: the MDS would take a slow one for an OSS that is gone. What
 //!   takes its time is reported when it is done.
 
+mod refusal;
+
 use super::Oss;
 use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_channel::oneshot;
@@ -38,6 +40,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// Sessions that the MDS is asked about at once.
 const CHECKS: usize = 32;
+/// Questions of others that are asked at once.
+const QUESTIONS: usize = 16;
 /// How often it complains that nobody answers.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -264,11 +268,8 @@ impl<D: Disk> Talk<'_, D> {
         let mut due = clock::now();
         while !self.oss.is_stopping() {
             match self.next(due).await {
-                Some(Event::Question(Question { request, answer, _place })) => {
-                    // The asking task may have gone, now or meanwhile.
-                    if !answer.is_canceled() {
-                        let _ = answer.send(link.ask(request).await?);
-                    }
+                Some(Event::Question(first)) => {
+                    self.ask_for_others(&mut link, first).await?;
                     // However many ask, it says that it lives.
                     if clock::now() < due {
                         continue;
@@ -299,7 +300,7 @@ impl<D: Disk> Talk<'_, D> {
                 }
                 Ok(_) => return Err(NetError::Refused("it answered something else".into())),
                 Err(errno) => {
-                    let reason = refusal(errno);
+                    let reason = refusal::refusal(errno);
                     report(Err(reason.clone()));
                     return Err(NetError::Refused(reason));
                 }
@@ -308,6 +309,40 @@ impl<D: Disk> Talk<'_, D> {
         // Others stand in for it at once. If that is not heard, its silence will be.
         let leaving = link.ask(OssRequest::Heartbeat(self.beat()));
         or(async { _ = leaving.await }, host::sleep(LEAVE_MAX)).await;
+        Ok(())
+    }
+
+    /// Asks what others want to know: this, and what else waits.
+    async fn ask_for_others(
+        &mut self,
+        link: &mut OssLink,
+        first: Question,
+    ) -> Result<(), NetError> {
+        let mut next = Some(first);
+        let (mut requests, mut waiting) = (Vec::new(), Vec::new());
+        while let Some(Question { request, answer, _place: place }) = next.take() {
+            // The asking task may have gone, now or meanwhile.
+            if !answer.is_canceled() {
+                requests.push(request);
+                waiting.push((answer, place));
+            }
+            if requests.len() == QUESTIONS {
+                break;
+            }
+            match self.events.try_recv() {
+                Ok(Event::Question(question)) => next = Some(question),
+                // The next beat says it.
+                Ok(Event::Destroyed(destroyed)) => _ = self.on_destroyed(destroyed),
+                Err(_) => {}
+            }
+        }
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let answers = link.ask_all(requests).await?;
+        for ((answer, _place), said) in waiting.into_iter().zip(answers) {
+            let _ = answer.send(said);
+        }
         Ok(())
     }
 
@@ -430,29 +465,6 @@ impl<D: Disk> Talk<'_, D> {
             }
         }
         Ok(())
-    }
-}
-
-fn refusal(errno: Errno) -> String {
-    match errno {
-        Errno::ESTALE => "this data directory belongs to another file system, or to one that \
-                          was restored from before it joined; choose another directory"
-            .into(),
-        Errno::EINVAL => "it knows this data directory with another number of OSTs".into(),
-        Errno::ERANGE => "the file system would have too many OSTs".into(),
-        Errno::EACCES => "the certificate here does not say that this may be a server of OSTs; \
-                          issue it with --oss"
-            .into(),
-        Errno::EPERM => "it knows this data directory under another certificate; issue one of \
-                         the same name"
-            .into(),
-        Errno::EBUSY => "an OST was replaced here that is the last with all data of some chains \
-                         (`glint ost list` says of how many it is the last serving, and the log of \
-                         the server with the MDS names them). Mount its old disk, or start the \
-                         servers of the other members first; if the disk is lost for good, `glint \
-                         ost replace --lose-last-copies` has the others go on with what they have"
-            .into(),
-        errno => format!("it refuses this server: {errno}"),
     }
 }
 
