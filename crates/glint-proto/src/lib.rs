@@ -18,7 +18,6 @@ pub mod fuzz;
 pub mod ids;
 pub mod layout;
 pub mod limits;
-mod local_object;
 mod metadata_service;
 pub mod posix;
 pub mod retry;
@@ -32,8 +31,8 @@ pub use cred::Cred;
 pub use errno::{Errno, FsResult};
 pub use extents::Extents;
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
+pub use layout::local_object::LocalObject;
 pub use layout::{Avoided, Layout, Placement, chain};
-pub use local_object::LocalObject;
 pub use lock::{PosixLock, PosixLockHow, PosixLockMode};
 pub use message::{
     Answer, Arrival, Bulk, Committed, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr,

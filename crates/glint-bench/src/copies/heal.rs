@@ -3,7 +3,7 @@
 use super::CopiesSetting;
 use super::figures::{CopiesFigure, CopiesReach};
 use super::place::{CopiesPlace, PATIENCE, glint};
-use crate::experiments::cluster::is_whole;
+use crate::experiments::served_cluster::is_whole;
 use crate::sample::median;
 use crate::smallfile::Asked;
 use std::fs::OpenOptions;

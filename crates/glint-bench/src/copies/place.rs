@@ -1,6 +1,6 @@
 //! Three servers of one OST each, with three copies of everything, and a mount.
 
-use crate::experiments::cluster::{ServedCluster, is_whole};
+use crate::experiments::served_cluster::{ServedCluster, is_whole};
 use crate::experiments::stage::Stage;
 use crate::smallfile::Asked;
 use glint::program;

@@ -305,7 +305,8 @@ impl<F: DiskFile> ObjectFile<F> {
         buffer: &mut [u8],
         reading: ReadMode,
     ) -> io::Result<usize> {
-        self.read_sealed(&self.known_seal()?, reading, offset, buffer)
+        let seal = self.known_seal()?;
+        self.read_sealed(&seal, reading, offset, buffer)
     }
 
     /// The seal, which is looked at if it was not yet.

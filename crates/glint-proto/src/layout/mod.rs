@@ -14,6 +14,7 @@
 //! says that the objects lie on chains: what is asked of one OST alone for one of them is refused.
 
 pub mod chain;
+pub(crate) mod local_object;
 mod stored;
 
 use crate::limits::{

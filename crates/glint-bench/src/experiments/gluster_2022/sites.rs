@@ -1,7 +1,7 @@
 //! Places where the experiment runs when nobody names any: servers and mounts that are made for it,
 //! beside a directory of the file system that their OSTs are on.
 
-use super::super::cluster::ServedCluster;
+use super::super::served_cluster::ServedCluster;
 use super::super::space;
 use super::super::stage::Stage;
 use crate::smallfile::{BenchedDir, Workload};
