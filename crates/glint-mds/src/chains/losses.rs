@@ -57,6 +57,8 @@ impl Losses {
 pub enum GiveUpError {
     /// Something else would be lost than was said.
     OtherLosses,
+    /// It was to be taken away, and new files use it.
+    NotDrained,
     /// The table of chains could not be stored.
     Store(Errno),
 }
@@ -72,16 +74,21 @@ impl ChainTable {
         Losses { chains: self.since(0).0.iter().filter_map(loss).collect() }
     }
 
-    /// Gives up an OST in all chains, if these lose what is `said`. Returns how many rows are others
-    /// now.
+    /// Gives up an OST in all chains, if these lose what is `said`, and if it is drained where it has
+    /// to be. Returns how many rows are others now.
     async fn give_up(
         &self,
         kv: &impl Kv,
         ost: u16,
         heard: &BTreeSet<u16>,
         said: u64,
+        must_be_drained: bool,
     ) -> Result<usize, GiveUpError> {
+        // No drain begins or ends meanwhile.
         let _changing = self.changing.lock().await;
+        if must_be_drained && !self.is_drained(ost) {
+            return Err(GiveUpError::NotDrained);
+        }
         if self.losses(ost, heard).number() != said {
             return Err(GiveUpError::OtherLosses);
         }
@@ -124,7 +131,28 @@ impl<K: Kv> Mds<K> {
         heard: &BTreeSet<u16>,
         said: u64,
     ) -> Result<usize, GiveUpError> {
-        let given_up = self.chains.give_up(&self.kv, ost, heard, said).await;
+        self.give_up(ost, heard, said, false).await
+    }
+
+    /// Does the same with an OST that is drained, and only with that: its server may be started
+    /// again, and new files must not come to it then.
+    pub async fn take_away_ost(
+        &self,
+        ost: u16,
+        heard: &BTreeSet<u16>,
+        said: u64,
+    ) -> Result<usize, GiveUpError> {
+        self.give_up(ost, heard, said, true).await
+    }
+
+    async fn give_up(
+        &self,
+        ost: u16,
+        heard: &BTreeSet<u16>,
+        said: u64,
+        must_be_drained: bool,
+    ) -> Result<usize, GiveUpError> {
+        let given_up = self.chains.give_up(&self.kv, ost, heard, said, must_be_drained).await;
         // Data that moves may have been written there, and nowhere else.
         self.replaced.fetch_add(1, Ordering::AcqRel);
         given_up

@@ -213,6 +213,11 @@ impl ChainTable {
         rows.recount();
     }
 
+    /// Whether new files avoid an OST because it is drained.
+    pub(crate) fn is_drained(&self, ost: u16) -> bool {
+        self.rows.read().drained.contains(&ost)
+    }
+
     /// Has no new file use chains of these OSTs alone.
     pub(crate) fn set_given_up(&self, osts: &[u16]) {
         let mut rows = self.rows.write();

@@ -5,7 +5,7 @@
 use crate::copies::{place, set};
 use crate::support::{ROOT, Tree, planted};
 use futures_lite::future::block_on;
-use glint_mds::{DrainError, HeldPart};
+use glint_mds::{DrainError, GiveUpError, HeldPart};
 use glint_proto::chain::ChainId;
 use glint_proto::{FileType, Ino, Layout, MdsReply, MdsRequest};
 use std::collections::BTreeSet;
@@ -93,9 +93,15 @@ fn an_ost_is_not_drained_where_files_would_have_no_place() {
     let said = "without OST 1, 3 copies need 3 failure domains, and there are 2";
     assert!(error.starts_with(said), "{error}");
     assert!(tree.mds.drained().is_empty());
+    let take_away = |ost| {
+        let said = tree.mds.chains().losses(ost, &BTreeSet::new()).number();
+        block_on(tree.mds.take_away_ost(ost, &BTreeSet::new(), said))
+    };
+    assert_eq!(take_away(1), Err(GiveUpError::NotDrained), "its drain was refused");
     // One more, and there is a place, though all chains so far have one of the first three.
     place(&tree, 4);
     block_on(tree.mds.begin_drain(1)).unwrap();
     let made = tree.make(&ROOT, "dir/file", FileType::Regular, 0o644).unwrap();
     assert!(!is_on(&tree, made.layout, 1));
+    assert!(take_away(1).is_ok());
 }

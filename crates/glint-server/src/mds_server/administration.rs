@@ -31,7 +31,8 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
     async fn give_up_ost(&self, GiveUp { ost, step }: GiveUp) -> Result<String, String> {
         match step {
             GiveUpStep::Preview(from) => self.preview_loss(ost, from).await,
-            GiveUpStep::Confirmed(said) => self.lose_ost(ost, said).await,
+            GiveUpStep::Confirmed(said) => self.lose_ost(ost, said, false).await,
+            GiveUpStep::Drained(said) => self.lose_ost(ost, said, true).await,
         }
     }
 

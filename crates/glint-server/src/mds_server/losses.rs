@@ -43,8 +43,18 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         .to_string())
     }
 
-    /// Gives up an OST in all chains, if these lose what is `said`.
-    pub(super) async fn lose_ost(&self, ost: u16, said: u64) -> Result<String, String> {
+    /// Gives up an OST in all chains, if these lose what is `said`, and if it is drained where it is
+    /// `taken_away`.
+    pub(super) async fn lose_ost(
+        &self,
+        ost: u16,
+        said: u64,
+        taken_away: bool,
+    ) -> Result<String, String> {
+        // Before somebody is told to stop its server.
+        if taken_away && !self.mds.drained().contains(&ost) {
+            return Err(not_drained(ost));
+        }
         let listening = self.listening();
         let silence = self.silence_of(ost)?.min(listening);
         if silence < Duration::from_millis(MEMBER_LOST_MS) {
@@ -63,7 +73,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 silence.as_secs()
             ));
         }
-        let given_up = self.mds.give_up_ost(ost, &self.heard(), said).await;
+        let given_up = match taken_away {
+            true => self.mds.take_away_ost(ost, &self.heard(), said).await,
+            false => self.mds.give_up_ost(ost, &self.heard(), said).await,
+        };
         // What it was told that emptied members lack, those that go on without it were not.
         self.filling.begin_anew();
         let chains = match given_up {
@@ -74,6 +87,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                      its chains came or went meanwhile; nothing was done: look again"
                 ));
             }
+            Err(GiveUpError::NotDrained) => return Err(not_drained(ost)),
             Err(GiveUpError::Store(errno)) => return Err(failed(errno)),
         };
         self.osses.give_up(&*self.records, ost).map_err(failed)?;
@@ -87,6 +101,13 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
 fn failed(errno: Errno) -> String {
     format!("the table of chains or the files cannot be read or stored: {errno}")
+}
+
+fn not_drained(ost: u16) -> String {
+    format!(
+        "OST {ost} is not drained, and new files would use it if its server came back: run `glint \
+         ost drain {ost}` first"
+    )
 }
 
 fn chain_row(ChainLoss { chain, loss, others, heard }: &ChainLoss) -> Value {

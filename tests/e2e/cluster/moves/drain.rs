@@ -146,6 +146,8 @@ fn an_ost_is_used_again_when_its_drain_has_ended() {
     };
     assert!(!(0..20).any(lies_there));
     ost(&["undrain", "2"], &dir);
+    let said = refused(glint().args(["ost", "remove", "2"]).arg(&dir));
+    assert!(said.contains("OST 2 is not drained"), "{said}");
     assert!((20..40).any(lies_there));
     server.stop();
     world.assert_sound();

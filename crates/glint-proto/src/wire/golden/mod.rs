@@ -179,6 +179,7 @@ fn requests_and_replies_of_a_connection() {
         Request::Heal { paused: true },
         Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Preview(Ino(1)) }),
         Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Confirmed(1) }),
+        Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Drained(1) }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Begin }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::End }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Files(Ino(1)) }),
@@ -213,6 +214,7 @@ fn requests_and_replies_of_a_connection() {
          Heal 1201
          GiveUpOst 13030001
          GiveUpOst 13030101
+         GiveUpOst 13030201
          DrainOst 140300
          DrainOst 140301
          DrainOst 14030201

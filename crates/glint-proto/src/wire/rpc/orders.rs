@@ -51,6 +51,8 @@ pub enum GiveUpStep {
     Preview(Ino),
     /// Give it up, if chains lose what the preview with this number has said.
     Confirmed(u64),
+    /// The same of one that is drained, and only of that: it is taken away.
+    Drained(u64),
 }
 
 impl GiveUp {
@@ -62,6 +64,7 @@ impl GiveUp {
         let step = match step {
             "preview" => GiveUpStep::Preview(Ino(number)),
             "confirmed" => GiveUpStep::Confirmed(number),
+            "drained" => GiveUpStep::Drained(number),
             _ => return None,
         };
         Some(GiveUp { ost: ost.parse().ok()?, step })
@@ -74,6 +77,7 @@ impl fmt::Display for GiveUp {
         match self.step {
             GiveUpStep::Preview(ino) => write!(f, "give-up {ost} preview {}", ino.0),
             GiveUpStep::Confirmed(number) => write!(f, "give-up {ost} confirmed {number}"),
+            GiveUpStep::Drained(number) => write!(f, "give-up {ost} drained {number}"),
         }
     }
 }
@@ -187,7 +191,8 @@ mod tests {
 
     #[test]
     fn words_are_the_request_that_they_were_made_of() {
-        for step in [GiveUpStep::Preview(Ino(0)), GiveUpStep::Confirmed(u64::MAX)] {
+        let numbered = [GiveUpStep::Confirmed(u64::MAX), GiveUpStep::Drained(u64::MAX)];
+        for step in numbered.into_iter().chain([GiveUpStep::Preview(Ino(0))]) {
             let request = GiveUp { ost: 3, step };
             let words = request.to_string();
             assert_eq!(GiveUp::parse(&words), Some(request));

@@ -237,7 +237,7 @@ pub(crate) fn remove(args: &Args) -> CommandResult {
         .into());
     }
     let number = preview["number"].as_u64().ok_or("the server cannot say what is lost")?;
-    let answer = ask(&target, &GiveUp { ost, step: GiveUpStep::Confirmed(number) })?;
+    let answer = ask(&target, &GiveUp { ost, step: GiveUpStep::Drained(number) })?;
     match args.json {
         true => crate::say!("{}", json!({ "removed": ost, "chains": answer["chains"] })),
         false => crate::say!("OST {ost} is removed; nobody waits for it"),
