@@ -74,7 +74,8 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     assert!(said.contains("files are on OST 3"), "{said}");
 
     let load = Load::start([&dir, &other]);
-    ost(&["drain", "3"], &dir);
+    let said = String::from_utf8(ost(&["drain", "3"], &dir).stdout).unwrap();
+    assert!(said.contains("run `glint ost remove 3`, and stop its server when"), "{said}");
     load.end(10);
     // Files that clients made by themselves before they heard of it.
     ost(&["drain", "3"], &dir);
@@ -98,10 +99,13 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     eventually("it has no objects", || objects(&data).0 == 0);
 
     // The MDS keeps objects with copies in mind until no copy can bring them back, half a minute.
+    // Meanwhile its server has to run.
     let mut said = String::new();
     eventually("nothing is kept in mind", || {
         said = refused(glint().args(["ost", "remove", "3"]).arg(&dir));
-        !said.contains("moved or removed")
+        let waits = said.contains("moved or removed");
+        assert!(!waits || said.contains("start it if it is stopped"), "{said}");
+        !waits
     });
     assert!(said.contains("is heard of"), "{said}");
     third.stop();

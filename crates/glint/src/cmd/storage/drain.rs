@@ -145,10 +145,10 @@ pub(crate) fn drain(DrainArgs { args, at_once }: &DrainArgs) -> CommandResult {
     let mut mover = Mover::new(&target, at_once, args.json, &stop)?;
     ask(&target, &DrainOst { ost, step: DrainStep::Begin })?;
     let mut idle = 0;
-    let left = loop {
-        let found = held(&target, ost, &stop)?.files;
+    let (left, leaving) = loop {
+        let Held { files: found, leaving } = held(&target, ost, &stop)?;
         if found.is_empty() && !stop.is_asked() {
-            break Vec::new();
+            break (Vec::new(), leaving);
         }
         let words = vec![format!("avoid={ost}")];
         let to_move = |file: Placed| Move {
@@ -165,22 +165,25 @@ pub(crate) fn drain(DrainArgs { args, at_once }: &DrainArgs) -> CommandResult {
             left.into_iter().map(|(file, reason)| (file.name.clone(), reason)).collect();
         idle = if mover.moved.files > before { 0 } else { idle + 1 };
         if stop.is_asked() || idle == IDLE_PASSES_MAX {
-            break left;
+            break (left, leaving);
         }
         if !left.is_empty() {
             std::thread::sleep(PAUSE);
         }
     };
-    report(args, &mover.moved, &left, stop.is_asked());
+    report(args, &mover.moved, &left, leaving, stop.is_asked());
     let is_done = left.is_empty() && !stop.is_asked();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn report(args: &Args, moved: &Moved, left: &[(String, String)], is_stopped: bool) {
+fn report(args: &Args, moved: &Moved, left: &[(String, String)], leaving: u64, is_stopped: bool) {
     let (ost, Moved { files, bytes }) = (args.which.ost, moved);
     if args.json {
-        let row = json!({ "ost": ost, "moved": files, "bytes": bytes, "left": left.len() });
-        crate::say!("{row}");
+        let left = left.len();
+        crate::say!(
+            "{}",
+            json!({ "ost": ost, "moved": files, "bytes": bytes, "left": left, "leaving": leaving })
+        );
         return;
     }
     for (name, reason) in left.iter().take(NAMED) {
@@ -194,8 +197,9 @@ fn report(args: &Args, moved: &Moved, left: &[(String, String)], is_stopped: boo
              `glint ost undrain {ost}`"
         ),
         (0, _) => crate::say!(
-            "no file is on OST {ost} any more. Its space becomes free some time later (--lease). To \
-             take it away, stop its server and run `glint ost remove {ost}`"
+            "no file is on OST {ost} any more; its server removes objects of {leaving} that were, \
+             some time later (--lease), so let it run. To take it away, run `glint ost remove \
+             {ost}`, and stop its server when that asks for it"
         ),
         (left, _) => crate::say!(
             "{left} files stay on OST {ost}, which new files avoid still (`glint ost files {ost}`): run \
@@ -221,8 +225,9 @@ pub(crate) fn remove(args: &Args) -> CommandResult {
     }
     if held.leaving > 0 {
         return Err(format!(
-            "OST {ost} has objects of {} files that were moved or removed: while its server runs they \
-             go, some time later (--lease). If it does not exist any more: `glint ost lost {ost}`",
+            "OST {ost} has objects of {} files that were moved or removed, which its server \
+             removes some time later (--lease): start it if it is stopped, and try again. If it \
+             does not exist any more: `glint ost lost {ost}`",
             held.leaving
         )
         .into());

@@ -31,8 +31,9 @@ pub(crate) enum OstCommand {
     Drain(drain::DrainArgs),
     /// Have new files use an OST again that was drained
     Undrain(drain::Args),
-    /// Take a drained OST away, whose server is stopped
+    /// Take a drained OST away
     ///
+    /// Its server runs until it has removed all objects, and is stopped when this asks for it.
     /// Nobody waits for it afterwards, and no chain is laid over it. It is refused while a file is
     /// there, or while it has something that other members of its chains have not.
     Remove(drain::Args),
