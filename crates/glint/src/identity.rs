@@ -35,7 +35,7 @@ pub const PORT: u16 = 5640;
 /// The socket in a data directory.
 pub const SOCKET: &str = "glint.sock";
 /// File that each data directory has.
-const DATA: &str = "glint.json";
+pub const DATA: &str = "glint.json";
 
 /// Whether people say a path, and not a host: with a slash, or by the name of something that is
 /// here and that a command can be about. Of a mount nothing is looked up: it may be dead.

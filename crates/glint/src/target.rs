@@ -1,7 +1,7 @@
 //! Target of a command: a mount or a server, or the only one that is there.
 
 use crate::control;
-use crate::identity::{SOCKET, in_full, is_path};
+use crate::identity::{DATA, SOCKET, in_full, is_path};
 use glint_mount::MountedAt;
 use glint_net::{Address, NetError, Remote, UNIX_PREFIX};
 use std::io::ErrorKind;
@@ -108,6 +108,11 @@ impl Target {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 Err(format!("{said}: {FOR_ROOT}"))
             }
+            // That of a server with `--listen` has no socket.
+            Err(_) if Path::new(said).join(DATA).exists() => Err(format!(
+                "{said}: no server listens at a socket in this data directory; if its server runs \
+                 with --listen, say HOST:PORT of that"
+            )),
             Err(_) => Err(format!("{said} is not in a Glint mount, and no server listens there")),
         }
     }
@@ -185,6 +190,18 @@ fn ask_through(path: &Path, what: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_data_directory_without_a_socket_is_told_from_other_places() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let said = || Target::find(Some(path)).unwrap_err();
+        assert!(said().contains("is not in a Glint mount"), "{}", said());
+        std::fs::write(dir.path().join(DATA), "{}").unwrap();
+        assert!(said().contains("say HOST:PORT"), "{}", said());
+        std::fs::write(dir.path().join(SOCKET), "").unwrap();
+        assert!(matches!(Target::find(Some(path)), Ok(Target::Server(_))));
+    }
 
     #[test]
     fn who_cannot_be_reached_is_told_what_to_do() {
