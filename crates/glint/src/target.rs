@@ -14,6 +14,9 @@ const CALL_MAX: Duration = Duration::from_secs(10);
 /// Why somebody else is not answered at a socket.
 const FOR_ROOT: &str = "permission denied; a socket and a data directory are for root of the host \
                         that serves: run it with sudo, or ask a mount";
+/// Commands that start a server with an MDS, and one of OSTs only.
+const SERVE: &str = "glint serve --listen";
+const OSS: &str = "glint oss";
 /// Flags that /proc/net/unix shows of a socket at which somebody listens.
 const LISTENS: &str = "00010000";
 
@@ -24,6 +27,8 @@ pub(crate) enum Target {
     Mount(PathBuf),
     /// A server at this address.
     Server(String),
+    /// A server of OSTs only, of a file system that is there.
+    Oss(String),
 }
 
 /// All mounts of Glint.
@@ -122,10 +127,11 @@ impl Target {
     /// has happened to servers.
     pub(crate) fn ask(&self, what: &str) -> Result<String, String> {
         match self {
-            Target::Server(address) => {
+            Target::Server(address) | Target::Oss(address) => {
+                let command = if matches!(self, Target::Oss(_)) { OSS } else { SERVE };
                 let address = crate::identity::exact(address)
                     .map_err(|why| format!("server {address}: {why}"))?;
-                Remote::ask(&address, what).map_err(|error| not_reached(&address, &error))
+                Remote::ask(&address, what).map_err(|error| explained(&address, &error, command))
             }
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
@@ -143,6 +149,11 @@ impl Target {
 
 /// Why a server could not be asked, and what to do.
 pub(crate) fn not_reached(address: &Address, error: &NetError) -> String {
+    explained(address, error, SERVE)
+}
+
+/// The same of a server that `command` starts.
+fn explained(address: &Address, error: &NetError, command: &str) -> String {
     use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound, TimedOut};
     let plain = format!("server {address}: {error}");
     let NetError::Io { source, .. } = error else { return plain };
@@ -153,8 +164,7 @@ pub(crate) fn not_reached(address: &Address, error: &NetError) -> String {
              or the socket of one on this host"
         ),
         (ConnectionRefused, _) => format!(
-            "no server listens at {address}; start one with `glint serve --listen`, or check the \
-             address"
+            "no server listens at {address}; start one with `{command}`, or check the address"
         ),
         (TimedOut | HostUnreachable | NetworkUnreachable, _) => {
             format!("{plain}; check the address, and that its host is up and lets you through")
@@ -218,5 +228,10 @@ mod tests {
             assert!(said.contains(address) && said.contains(told), "{said}");
             assert!(!said.contains("os error"), "{said}");
         }
+        let kind = ErrorKind::ConnectionRefused;
+        let error = NetError::Io { what: "connecting".into(), source: kind.into() };
+        // The other command would make a file system of its own.
+        let said = explained(&Address::parse("10.0.0.1:7"), &error, OSS);
+        assert!(said.contains("`glint oss`") && !said.contains("glint serve"), "{said}");
     }
 }

@@ -22,6 +22,8 @@ pub(crate) enum HealCommand {
 }
 
 /// Show what each OST lacks, how fast that is copied, and how long it will take.
+///
+/// It shows what the servers know that are reached, and names the others: the exit status is 1 then.
 #[derive(clap::Args)]
 pub(crate) struct InfoArgs {
     /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here

@@ -110,7 +110,7 @@ pub(super) fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error:
              server, or with an administrator's certificate",
         )?;
         let name = format!("the server of OSTs at {address}");
-        servers.push(Server { target: Target::Server(address.to_owned()), name });
+        servers.push(Server { target: Target::Oss(address.to_owned()), name });
     }
     Ok(servers)
 }
