@@ -17,6 +17,14 @@ const FOR_ROOT: &str = "permission denied; a socket and a data directory are for
 /// Commands that start a server with an MDS, and one of OSTs only.
 const SERVE: &str = "glint serve --listen";
 const OSS: &str = "glint oss";
+/// Orders that only root may give on a mount, by how they begin, and the commands that give them.
+const ORDERS_OF_ROOT: [(&str, &str); 5] = [
+    ("scrub", "the beginning and the end of a scrub"),
+    ("heal", "`glint heal pause` and `resume`"),
+    ("give-up", "`glint ost lost` and `remove`"),
+    ("drain", "`glint ost drain`, `undrain`, `files` and `remove`"),
+    ("balance", "moves of `glint ost rebalance`"),
+];
 /// Flags that /proc/net/unix shows of a socket at which somebody listens.
 const LISTENS: &str = "00010000";
 
@@ -122,9 +130,8 @@ impl Target {
         }
     }
 
-    /// Asks for `status` or `stats`, to `reset` the latter, or for a `scrub` (`scrub-stop` ends
-    /// it). Returns in some seconds, whatever
-    /// has happened to servers.
+    /// Asks for `status` or `stats`, or gives an order: to `reset` the latter, about a scrub or
+    /// heal, or about an OST. Returns in some seconds, whatever has happened to servers.
     pub(crate) fn ask(&self, what: &str) -> Result<String, String> {
         match self {
             Target::Server(address) | Target::Oss(address) => {
@@ -135,13 +142,12 @@ impl Target {
             }
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
-                None if ["scrub", "heal", "give-up", "drain", "balance"]
-                    .iter()
-                    .any(|word| what.starts_with(word)) =>
-                {
-                    Err("only root begins and ends it, on a mount: run it with sudo".into())
-                }
-                None => ask_through(path, what),
+                None => match ORDERS_OF_ROOT.iter().find(|(word, _)| what.starts_with(word)) {
+                    Some((_, commands)) => {
+                        Err(format!("on a mount {commands} are for root: run it with sudo"))
+                    }
+                    None => ask_through(path, what),
+                },
             },
         }
     }
@@ -211,6 +217,17 @@ mod tests {
         assert!(said().contains("say HOST:PORT"), "{}", said());
         std::fs::write(dir.path().join(SOCKET), "").unwrap();
         assert!(matches!(Target::find(Some(path)), Ok(Target::Server(_))));
+    }
+
+    #[test]
+    fn a_user_is_told_which_command_is_for_root() {
+        // Nobody answers at the socket of a mount that is not there.
+        let mount = Target::Mount("/nosuch".into());
+        for (order, command) in [("heal-pause", "`glint heal pause`"), ("drain 3 end", "`undrain`")]
+        {
+            let said = mount.ask(order).unwrap_err();
+            assert!(said.contains(command) && said.contains("sudo"), "{said}");
+        }
     }
 
     #[test]
