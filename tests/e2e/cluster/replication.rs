@@ -294,7 +294,7 @@ fn a_directory_says_how_many_copies_its_files_get() {
     });
     assert_eq!(many.count(), 2);
     let said = refused(glint().args(["setstripe", "-r", "4", text(&mount.join("two"))]));
-    assert!(said.contains("not as many hosts with OSTs as copies"), "{said}");
+    assert!(said.contains("4 copies need 4 failure domains"), "{said}");
     process.stop();
     world.assert_sound();
 }

@@ -1,7 +1,7 @@
 //! `glint restripe`: the data of files moves to objects of another layout. The process behind the
 //! mount copies it, when the attribute `glint.restripe` is set.
 
-use super::stripe::{Wish, ost_count};
+use super::stripe::{Wish, number_in, ost_count, too_few_domains};
 use crate::CommandResult;
 use crate::live;
 use crate::signals::Stop;
@@ -199,7 +199,7 @@ pub(super) fn move_data(path: &Path, words: &[impl AsRef<str>], stop: &Stop) -> 
             }
             Err(errno) => match words.next().filter(|_| errno == Errno::NOSPC) {
                 Some(next) => wish = next,
-                None => return Err(explained(path, errno)),
+                None => return Err(explained(path, wish, errno)),
             },
         }
     }
@@ -222,31 +222,49 @@ fn is_as_wished(layout: &str, words: &str) -> bool {
     })
 }
 
-fn explained(path: &Path, errno: Errno) -> String {
+/// Why a file does not get the layout that is wished.
+fn explained(path: &Path, wish: &str, errno: Errno) -> String {
     match errno {
         Errno::AGAIN | Errno::BUSY => {
             "others use it too much just now; it stays where it is. Try again later".into()
         }
-        Errno::INVAL => match ost_count(path) {
-            Some(osts) => format!(
-                "more stripes than there are places for them; there are {osts} OSTs. Say -c 0 for \
-                 as many as there can be"
-            ),
-            None => {
-                "more stripes than there are places for them; say -c 0 for as many as there can \
-                     be"
-                .into()
-            }
-        },
-        Errno::NOSPC => {
-            "no space on an OST, or fewer failure domains than copies (`glint status`)".into()
-        }
+        Errno::INVAL => refused(wish, &layout_of(path), ost_count(path)),
+        Errno::NOSPC => without_place(wish, &layout_of(path)),
         Errno::PERM | Errno::ACCESS => {
             format!("{errno}; only its owner and root may lay it out anew")
         }
         Errno::OPNOTSUPP => "its mount or server is of a version that cannot move data".into(),
         Errno::STALE => "it was changed meanwhile by others; try again".into(),
         errno => errno.to_string(),
+    }
+}
+
+/// The layout that a file has, as far as that can be found out.
+fn layout_of(path: &Path) -> String {
+    crate::cmd::ask_mount(path, "glint.layout").unwrap_or_default()
+}
+
+/// The number for a key that a file gets with a wish: what that does not say stays.
+fn wished(wish: &str, layout: &str, key: &str) -> u64 {
+    number_in(wish, key).or_else(|| number_in(layout, key)).unwrap_or(1)
+}
+
+/// Why no file can have the layout.
+fn refused(wish: &str, layout: &str, osts: Option<u64>) -> String {
+    if wished(wish, layout, "stripe_count") <= 1 {
+        return "it cannot have such a layout, or was removed meanwhile".into();
+    }
+    let osts = osts.map(|osts| format!("; there are {osts} OSTs")).unwrap_or_default();
+    format!(
+        "more stripes than there are places for them{osts}. Say -c 0 for as many as there can be"
+    )
+}
+
+/// Why there is no place for it.
+fn without_place(wish: &str, layout: &str) -> String {
+    match wished(wish, layout, "replicas") {
+        0 | 1 => "no space on an OST (`glint ost list`)".into(),
+        copies => format!("no space on an OST, or {}", too_few_domains(copies)),
     }
 }
 
@@ -268,5 +286,15 @@ mod tests {
             assert_eq!(is_as_wished(layout, words), expected, "{words}");
         }
         assert!(is_as_wished("stripe_count=1 stripe_size=65536 first_ost=0 osts=0", "replicas=1"));
+    }
+
+    #[test]
+    fn a_refusal_is_explained_by_what_can_be_its_reason() {
+        let layout = "stripe_count=2 stripe_size=1048576 first_ost=1 osts=2 replicas=3";
+        assert!(refused("stripe_count=9", layout, Some(4)).contains("there are 4 OSTs"));
+        assert!(refused("replicas=2", layout, None).contains("more stripes"), "it has two");
+        assert!(!refused("stripe_count=1", layout, Some(4)).contains("more stripes"));
+        assert!(without_place("stripe_size=65536", layout).contains("3 copies need 3 failure"));
+        assert!(!without_place("avoid=2", "stripe_count=1").contains("failure domains"));
     }
 }

@@ -18,8 +18,8 @@ pub(super) struct Wish {
     /// from 64K to 64M.
     #[arg(short = 'S', long, value_parser = stripe_size)]
     size: Option<u64>,
-    /// Copies: how many OSTs have each object, of different hosts (see `--failure-domain` of `glint
-    /// oss`); 1 for none but the object itself.
+    /// Copies: how many OSTs have each object, of different failure domains (see
+    /// `--failure-domain` of `glint oss`); 1 for none but the object itself.
     #[arg(short = 'r', long, value_name = "N",
           value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     replicas: Option<u8>,
@@ -87,6 +87,21 @@ pub(super) fn ost_count(path: &Path) -> Option<u64> {
     serde_json::from_str::<Value>(&status).ok()?["ost_count"].as_u64()
 }
 
+/// Why so many copies have no place, and what to do.
+pub(super) fn too_few_domains(copies: u64) -> String {
+    format!(
+        "{copies} copies need {copies} failure domains, and there are fewer (`glint ost list` \
+         shows them): add servers of OSTs with `glint oss`, or say with --failure-domain which OSTs \
+         of one host do not fail together"
+    )
+}
+
+/// The number that words of a layout have for a key.
+pub(super) fn number_in(words: &str, key: &str) -> Option<u64> {
+    let mut pairs = words.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.find(|(of, _)| *of == key)?.1.parse().ok()
+}
+
 /// Runs `setstripe`.
 pub(crate) fn set(args: SetArgs) -> CommandResult {
     let words = args.wish.words()?;
@@ -104,10 +119,15 @@ pub(crate) fn set(args: SetArgs) -> CommandResult {
                 ),
                 None => format!("{shown}: more stripes than OSTs; say -c 0 for all of them"),
             },
-            rustix::io::Errno::NOSPC => format!(
-                "{shown}: there are not as many hosts with OSTs as copies (`glint status` lists \
-                 them); add some with `glint oss`"
-            ),
+            rustix::io::Errno::NOSPC => {
+                let layout = crate::cmd::ask_mount(&args.path, "glint.layout").unwrap_or_default();
+                let copies =
+                    number_in(&value, "replicas").or_else(|| number_in(&layout, "replicas"));
+                match copies {
+                    Some(copies) => format!("{shown}: {}", too_few_domains(copies)),
+                    None => format!("{shown}: {e}"),
+                }
+            }
             rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => {
                 format!("{shown}: {e}; only its owner and root may change its layout")
             }
