@@ -50,7 +50,7 @@ pub enum DataDirError {
     Foreign(String),
     /// The directory was never created.
     #[error(
-        "{0} is not a Glint data directory (there is no glint.json); `glint up` or `glint serve` creates one"
+        "{0} is not a Glint data directory (there is no glint.json); `glint up` or `glint serve` creates one, and `glint oss` one of OSTs only"
     )]
     Absent(String),
     /// The directory belongs to another version.

@@ -17,7 +17,9 @@ use std::process::ExitCode;
 #[derive(clap::Subcommand)]
 pub(crate) enum HealCommand {
     Info(InfoArgs),
+    /// Have heal rest on all servers, also when they restart, until it is resumed
     Pause(RestArgs),
+    /// Have heal go on, on all servers, after a pause
     Resume(RestArgs),
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// Have heal rest (`pause`), or go on (`resume`), on all servers; it stays so when they restart.
+/// File system whose heal rests, or goes on.
 #[derive(clap::Args)]
 pub(crate) struct RestArgs {
     /// A mount point, or the server with the MDS as HOST, HOST:PORT, or its data directory or
