@@ -9,8 +9,8 @@ use glint_kv::{CacheUse, Kv};
 use glint_mds::SessionInfo;
 use glint_ost::disk::Disk;
 use glint_ost::{Damage, OstSet, PassedBytes, ScrubReport};
-use glint_proto::SpaceInfo;
 use glint_proto::chain::{Chain, Member, MemberState};
+use glint_proto::{ObjectId, SpaceInfo};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -100,7 +100,8 @@ fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
     let damage = |damage: &Damage| {
         json!({
             "ino": damage.object.ino.0,
-            "stripe": damage.object.stripe,
+            // Without the bit that says that it has copies.
+            "stripe": damage.object.stripe & !ObjectId::OF_CHAINS,
             "reason": damage.reason,
         })
     };
@@ -271,4 +272,19 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         },
         "counters": counters,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Ino;
+
+    #[test]
+    fn damage_of_files_with_copies_has_the_number_of_the_stripe() {
+        let object = ObjectId { ino: Ino(9), stripe: ObjectId::OF_CHAINS + 2 };
+        let damage = Damage { object, reason: "checksum".into(), pass: 1 };
+        let scrub = ScrubReport { damage: vec![damage], ..ScrubReport::default() };
+        let row = scrub_row(&scrub, RepairCount::default());
+        assert_eq!((&row["damage"][0]["ino"], &row["damage"][0]["stripe"]), (&json!(9), &json!(2)));
+    }
 }
