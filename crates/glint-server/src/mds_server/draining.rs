@@ -19,7 +19,8 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 self.avoid_absent();
                 self.adopt_rows();
                 tracing::info!(ost, "new files avoid an OST that is drained");
-                Ok(json!({ "ost": ost }).to_string())
+                let given_up = self.osses.given_up().concat().contains(&ost);
+                Ok(json!({ "ost": ost, "given_up": given_up }).to_string())
             }
             DrainStep::End => {
                 let was_drained = self.mds.end_drain(ost).await;

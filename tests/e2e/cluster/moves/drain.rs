@@ -112,6 +112,8 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     eventually("it is taken away", || {
         glint().args(["ost", "remove", "3"]).arg(&dir).output().unwrap().status.success()
     });
+    let said = String::from_utf8(ost(&["drain", "3"], &dir).stdout).unwrap();
+    assert!(said.contains("it was taken away") && !said.contains("stop its server"), "{said}");
     // A mount that knows it waits for it at its end.
     for mount in [a, b] {
         mount.signal(rustix::process::Signal::INT);

@@ -143,7 +143,7 @@ pub(crate) fn drain(DrainArgs { args, at_once }: &DrainArgs) -> CommandResult {
     let (ost, target) = (args.which.ost, args.which.target()?);
     let stop = Stop::listen()?;
     let mut mover = Mover::new(&target, at_once, args.json, &stop)?;
-    ask(&target, &DrainOst { ost, step: DrainStep::Begin })?;
+    let begun = ask(&target, &DrainOst { ost, step: DrainStep::Begin })?;
     let mut idle = 0;
     let (left, leaving) = loop {
         let Held { files: found, leaving } = held(&target, ost, &stop)?;
@@ -171,12 +171,20 @@ pub(crate) fn drain(DrainArgs { args, at_once }: &DrainArgs) -> CommandResult {
             std::thread::sleep(PAUSE);
         }
     };
-    report(args, &mover.moved, &left, leaving, stop.is_asked());
+    let next = next_step(ost, leaving, begun["given_up"] == true);
+    report(args, &mover.moved, &left, (leaving, next.as_str()), stop.is_asked());
     let is_done = left.is_empty() && !stop.is_asked();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn report(args: &Args, moved: &Moved, left: &[(String, String)], leaving: u64, is_stopped: bool) {
+/// Says what was done. `leaving` are the files that have objects there still, with what to do next.
+fn report(
+    args: &Args,
+    moved: &Moved,
+    left: &[(String, String)],
+    (leaving, next): (u64, &str),
+    is_stopped: bool,
+) {
     let (ost, Moved { files, bytes }) = (args.which.ost, moved);
     if args.json {
         let left = left.len();
@@ -196,14 +204,22 @@ fn report(args: &Args, moved: &Moved, left: &[(String, String)], leaving: u64, i
             "ended before all were moved; new files avoid OST {ost} still: run it again to go on, or \
              `glint ost undrain {ost}`"
         ),
-        (0, _) => crate::say!(
-            "no file is on OST {ost} any more; its server removes objects of {leaving} that were, \
-             some time later (--lease), so let it run. To take it away, run `glint ost remove \
-             {ost}`, and stop its server when that asks for it"
-        ),
+        (0, _) => crate::say!("no file is on OST {ost} any more; {next}"),
         (left, _) => crate::say!(
             "{left} files stay on OST {ost}, which new files avoid still (`glint ost files {ost}`): run \
              it again"
+        ),
+    }
+}
+
+/// What comes after a drain of an OST that has objects of so many files that were there.
+fn next_step(ost: u16, leaving: u64, is_given_up: bool) -> String {
+    match is_given_up {
+        true => "it was taken away or given up before, and nothing is left to do".into(),
+        false => format!(
+            "its server removes objects of {leaving} that were, some time later (--lease), so let it \
+             run. To take it away, run `glint ost remove {ost}`, and stop its server when that asks \
+             for it"
         ),
     }
 }
