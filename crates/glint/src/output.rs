@@ -41,6 +41,14 @@ macro_rules! say_part {
     ($($part:tt)*) => { $crate::output::write(format_args!($($part)*), "") };
 }
 
+/// So many of something, whose plural ends with an s.
+pub(crate) fn counted(count: u64, of: &str) -> String {
+    match count {
+        1 => format!("1 {of}"),
+        _ => format!("{count} {of}s"),
+    }
+}
+
 /// See [`say!`].
 pub fn write(text: Arguments<'_>, end: &str) {
     let mut out = std::io::stdout().lock();

@@ -161,6 +161,9 @@ pub(crate) fn not_reached(address: &Address, error: &NetError) -> String {
 /// The same of a server that `command` starts.
 fn explained(address: &Address, error: &NetError, command: &str) -> String {
     use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound, TimedOut};
+    if let NetError::Refused(reason) = error {
+        return format!("server {address}: {reason}");
+    }
     let plain = format!("server {address}: {error}");
     let NetError::Io { source, .. } = error else { return plain };
     match (source.kind(), address) {
@@ -245,6 +248,9 @@ mod tests {
             assert!(said.contains(address) && said.contains(told), "{said}");
             assert!(!said.contains("os error"), "{said}");
         }
+        let error = NetError::Refused("there is no OST 9".into());
+        let said = not_reached(&Address::parse("10.0.0.1:7"), &error);
+        assert_eq!(said, "server 10.0.0.1:7: there is no OST 9");
         let kind = ErrorKind::ConnectionRefused;
         let error = NetError::Io { what: "connecting".into(), source: kind.into() };
         // The other command would make a file system of its own.

@@ -87,7 +87,7 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     eventually("the others know what it lacks", || {
-        list().contains("1 files without copies LOST DATA")
+        list().contains("1 file without copies LOST DATA")
     });
     let info = || {
         let output = run(glint().args(["heal", "info", "--json", text(&mount)]));

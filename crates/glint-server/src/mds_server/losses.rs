@@ -23,7 +23,8 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         }
         let servers = self.osses.unheard();
         let its = servers.into_iter().find(|(osts, _)| osts.contains(&ost));
-        its.map(|(_, silence)| silence).ok_or_else(|| format!("there is no OST {ost}"))
+        its.map(|(_, silence)| silence)
+            .ok_or_else(|| format!("there is no OST {ost}; `glint ost list` shows which there are"))
     }
 
     /// Loss if an OST is given up: chains, and a page of files from an inode number on.

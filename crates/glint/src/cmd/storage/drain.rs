@@ -3,6 +3,7 @@
 use super::moves::{AtOnce, Move, Moved, Mover};
 use super::order::{WhichOst, ask, pages};
 use crate::CommandResult;
+use crate::output::counted;
 use crate::signals::Stop;
 use crate::target::Target;
 use glint_proto::Ino;
@@ -198,7 +199,7 @@ fn report(
         eprintln!("glint: {name}: {reason}");
     }
     let bytes = human_bytes(*bytes);
-    crate::say!("{files} files with {bytes} moved");
+    crate::say!("{} with {bytes} moved", counted(*files, "file"));
     match (left.len(), is_stopped) {
         (_, true) => crate::say!(
             "ended before all were moved; new files avoid OST {ost} still: run it again to go on, or \
@@ -206,8 +207,9 @@ fn report(
         ),
         (0, _) => crate::say!("no file is on OST {ost} any more; {next}"),
         (left, _) => crate::say!(
-            "{left} files stay on OST {ost}, which new files avoid still (`glint ost files {ost}`): run \
-             it again"
+            "{} left on OST {ost}, which new files avoid still (`glint ost files {ost}`): run it \
+             again",
+            counted(left as u64, "file")
         ),
     }
 }
@@ -233,18 +235,18 @@ pub(crate) fn remove(args: &Args) -> CommandResult {
         return Err("nothing was done".into());
     }
     if !held.files.is_empty() {
-        let files = held.files.len();
+        let files = counted(held.files.len() as u64, "file");
         return Err(format!(
-            "{files} files are on OST {ost} (`glint ost files {ost}`): run `glint ost drain {ost}` first"
+            "OST {ost} has {files} (`glint ost files {ost}`): run `glint ost drain {ost}` first"
         )
         .into());
     }
     if held.leaving > 0 {
         return Err(format!(
-            "OST {ost} has objects of {} files that were moved or removed, which its server \
+            "OST {ost} has objects of {} that were moved or removed, which its server \
              removes some time later (--lease): start it if it is stopped, and try again. If it \
              does not exist any more: `glint ost lost {ost}`",
-            held.leaving
+            counted(held.leaving, "file")
         )
         .into());
     }

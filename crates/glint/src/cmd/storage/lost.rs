@@ -2,6 +2,7 @@
 
 use super::order::{WhichOst, ask, pages};
 use crate::CommandResult;
+use crate::output::counted;
 use crate::target::Target;
 use glint_proto::message::{GiveUp, GiveUpStep};
 use serde_json::{Value, json};
@@ -60,7 +61,10 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let answer = ask(&target, &GiveUp { ost, step: GiveUpStep::Confirmed(losses.number) })?;
     match args.json {
         true => crate::say!("{}", json!({ "given_up": ost, "chains": answer["chains"] })),
-        false => crate::say!("OST {ost} is given up in {} chains", answer["chains"]),
+        false => {
+            let chains = counted(answer["chains"].as_u64().unwrap_or(0), "chain");
+            crate::say!("OST {ost} is given up in {chains}");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -126,16 +130,19 @@ impl Losses {
             crate::say!("  it has nothing of any chain");
         }
         for (loses, what) in [
-            ("nothing", "lose nothing: other members have everything"),
-            ("changes", "go on with what another member has, because it was the last that served"),
-            ("everything", "lose everything, because no other member has it"),
+            ("nothing", "nothing is lost, because other members have everything"),
+            (
+                "changes",
+                "another member goes on with what it has, because this was the last that served",
+            ),
+            ("everything", "all is lost, because no other member has it"),
         ] {
             let of_it = |chain: &&Value| chain["loses"] == loses;
             let chains: Vec<&Value> = self.chains.iter().filter(of_it).collect();
             if chains.is_empty() {
                 continue;
             }
-            crate::say!("  {} chains {what}", chains.len());
+            crate::say!("  {}: {what}", counted(chains.len() as u64, "chain"));
             let named: Vec<String> = chains.iter().filter_map(|chain| of_chain(chain)).collect();
             named.iter().take(NAMED).for_each(|line| crate::say!("    {line}"));
             if named.len() > NAMED {
@@ -143,15 +150,15 @@ impl Losses {
             }
         }
         for (loses, what) in [
-            ("data", "lose data: they have no copies, or no other copy has anything"),
-            ("changes", "may lose changes that were made while their other copies were away"),
+            ("data", "data is lost, because there are no copies, or no other copy has anything"),
+            ("changes", "changes may be lost that were made while the other copies were away"),
         ] {
             let files: Vec<&Value> =
                 self.files.iter().filter(|file| file["loses"] == loses).collect();
             if files.is_empty() {
                 continue;
             }
-            crate::say!("  {} files {what}", files.len());
+            crate::say!("  {}: {what}", counted(files.len() as u64, "file"));
             let named = if with_all_names { files.len() } else { NAMED };
             files.iter().take(named).for_each(|file| crate::say!("    {}", name(file)));
             if files.len() > named {

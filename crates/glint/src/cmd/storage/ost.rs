@@ -2,6 +2,7 @@
 
 use super::{drain, lost, rebalance};
 use crate::CommandResult;
+use crate::output::counted;
 use crate::target::Target;
 use glint_server::data_dir::replace_ost;
 use glint_server::human_bytes;
@@ -204,11 +205,15 @@ fn shown(row: &Value) -> String {
     };
     let drained = if row["drained"] == true { ", DRAINED" } else { "" };
     let states = row["not_serving"].as_object().into_iter().flatten();
+    let in_chains = |chains: &Value| counted(chains.as_u64().unwrap_or(0), "chain");
     let states: String =
-        states.map(|(state, chains)| format!(", {state} in {chains} chains")).collect();
+        states.map(|(state, chains)| format!(", {state} in {}", in_chains(chains))).collect();
     let lost = match row["lost_files"].as_u64().unwrap_or(0) {
         0 => String::new(),
-        files => format!(", {files} files without copies LOST DATA when it was replaced"),
+        files => {
+            let files = counted(files, "file");
+            format!(", {files} without copies LOST DATA when it was replaced")
+        }
     };
     let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
     format!("ost {ost:<4} at {server}{space}, fails with {domain}{silent}{drained}{states}{lost}")
@@ -243,7 +248,7 @@ mod tests {
             [
                 "ost 0    at mds, 512 B of 2.0 KiB free, fails with mds, 3 files without copies LOST DATA when it was \
                  replaced",
-                "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chains",
+                "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chain",
                 "ost 2    at b:1, 8 B of 9 B free, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
                 "ost 3    at c:1, fails with c:1, GIVEN UP",
             ]

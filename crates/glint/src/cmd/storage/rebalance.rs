@@ -6,6 +6,7 @@ mod turn;
 use super::moves::{AtOnce, Move, Mover};
 use crate::CommandResult;
 use crate::live;
+use crate::output::counted;
 use crate::signals::Stop;
 use crate::target::Target;
 use glint_server::human_bytes;
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         for (name, reason) in left.iter().take(NAMED) {
             eprintln!("glint: {name}: {reason}");
         }
-        crate::say!("{files} files with {} moved", human_bytes(bytes));
+        crate::say!("{} with {} moved", counted(files, "file"), human_bytes(bytes));
         before.pairs(&after).for_each(|(was, is)| show(was, is));
         match (is_balanced, stop.is_asked()) {
             (_, true) => crate::say!("ended before all were moved; run it again to go on"),

@@ -173,12 +173,20 @@ fn entries(path: &Path, recursive: bool) -> Result<Vec<PathBuf>, String> {
 
 /// Has one file moved. Returns whether it was not laid out so before.
 fn restripe(path: &Path, words: &str, stop: &Stop) -> Result<bool, String> {
+    // Whoever prints it names the file.
     let layout = crate::cmd::ask_mount(path, "glint.layout")
-        .map_err(|error| error.replace(&format!("{}: ", path.display()), ""))?;
+        .map_err(|error| without_name(&path.display().to_string(), error))?;
     if is_as_wished(&layout, words) {
         return Ok(false);
     }
     move_data(path, &[words], stop).map(|()| true)
+}
+
+/// An error without the name that it begins with.
+fn without_name(name: &str, error: String) -> String {
+    let rest = error.strip_prefix(name);
+    let rest = rest.map(|rest| rest.trim_start_matches([':', ' ']).to_owned());
+    rest.unwrap_or(error)
 }
 
 /// Has the data of a file moved, when others let it: as the first of these words say that there is a
@@ -286,6 +294,14 @@ mod tests {
             assert_eq!(is_as_wished(layout, words), expected, "{words}");
         }
         assert!(is_as_wished("stripe_count=1 stripe_size=65536 first_ost=0 osts=0", "replicas=1"));
+    }
+
+    #[test]
+    fn a_file_is_named_once() {
+        for error in ["/f is not in a Glint mount", "/f: is not in a Glint mount"] {
+            assert_eq!(without_name("/f", error.into()), "is not in a Glint mount");
+        }
+        assert_eq!(without_name("/f", "the daemon is gone".into()), "the daemon is gone");
     }
 
     #[test]
