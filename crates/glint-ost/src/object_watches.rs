@@ -15,7 +15,7 @@ use crate::disk::Disk;
 use crate::ost_set::OstSet;
 use glint_proto::chain::ChainVersion;
 use glint_proto::limits::CHANGED_EXTENTS_PER_REPLY;
-use glint_proto::{Bulk, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest, clock};
+use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest, clock};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -204,8 +204,12 @@ impl ObjectWatches {
             return;
         }
         let Some(its) = watched.of_objects.get_mut(&object) else { return };
+        let Ok(ranges) = request.changed(data) else {
+            // It was refused.
+            return;
+        };
         for watch in its {
-            each_changed(request, data, |start, end| watch.changed.insert(start, end));
+            ranges.clone().for_each(|(start, end)| watch.changed.insert(start, end));
         }
     }
 }
@@ -258,30 +262,6 @@ impl Drop for WatchedChange<'_> {
         if self.watches.is_any.load(Ordering::SeqCst) {
             self.watches.on_changed(&self.request, self.data, clock::now());
         }
-    }
-}
-
-/// Calls `changed` with each range of the object that a request changes; of one that fails, it may have
-/// changed them in part.
-fn each_changed(request: &OstRequest, data: &[u8], mut changed: impl FnMut(u64, u64)) {
-    let after = |start: u64, len: u64| start.saturating_add(len);
-    match *request {
-        OstRequest::Write { offset, .. } => changed(offset, after(offset, data.len() as u64)),
-        OstRequest::WriteExtents { count, .. } => match Extents::parse(data, count) {
-            Ok(extents) => {
-                extents.for_each(|(start, data)| changed(start, after(start, data.len() as u64)));
-            }
-            // It is refused.
-            Err(_) => changed(0, u64::MAX),
-        },
-        OstRequest::Truncate { size, .. } => changed(size, u64::MAX),
-        OstRequest::Fallocate { mode, offset, len, .. } => {
-            let moves_none =
-                libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
-            let end = if mode & !moves_none == 0 { after(offset, len) } else { u64::MAX };
-            changed(offset, end);
-        }
-        _ => {}
     }
 }
 
@@ -367,25 +347,6 @@ mod tests {
         watches.on_changed(&write(0), b"data", clock::now() + IDLE_MAX);
         assert!(!watches.is_any.load(Ordering::SeqCst));
         assert_eq!(round(&watches, all[0], 1), Err(Errno::ENODATA));
-    }
-
-    #[test]
-    fn changes_of_each_kind_are_told_apart() {
-        let of = |request: OstRequest, data: &[u8]| {
-            let mut all = Vec::new();
-            each_changed(&request, data, |start, end| all.push((start, end)));
-            all
-        };
-        let fallocate = |mode| OstRequest::Fallocate { object: OBJECT, mode, offset: 3, len: 4 };
-        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        for mode in [0, punch, libc::FALLOC_FL_ZERO_RANGE] {
-            assert_eq!(of(fallocate(mode), &[]), [(3, 7)]);
-        }
-        assert_eq!(of(fallocate(libc::FALLOC_FL_COLLAPSE_RANGE), &[]), [(3, u64::MAX)]);
-        let extents =
-            OstRequest::WriteExtents { object: OBJECT, count: 1, mtime: None, kept: false };
-        assert_eq!(of(extents, b"?"), [(0, u64::MAX)]);
-        assert_eq!(of(write(u64::MAX), b"data"), [(u64::MAX, u64::MAX)]);
     }
 
     proptest! {

@@ -187,7 +187,8 @@ pub struct Touched {
     pub object: ObjectId,
     /// Where the first change begins.
     pub start: u64,
-    /// Where the last one ends; [`u64::MAX`] if the size was changed.
+    /// Where the last one ends; [`u64::MAX`] if all bytes behind the first may be others, as after a
+    /// truncation.
     pub end: u64,
 }
 

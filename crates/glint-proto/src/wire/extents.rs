@@ -8,8 +8,11 @@
 //! ```
 //! All little-endian.
 
+mod changed;
+
 use crate::limits::{EXTENTS_PER_WRITE_MAX, FILE_BYTES_MAX};
 use crate::{Errno, FsResult};
+pub use changed::ChangedRanges;
 
 const ENTRY_BYTES: usize = 12;
 

@@ -16,9 +16,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{
     Chain, ChainVersion, Destination, Forward, MemberState, PeerReply, PeerRequest, Touched,
 };
-use glint_proto::{
-    Answer, Bulk, ClientId, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest,
-};
+use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use std::time::Duration;
 
@@ -37,23 +35,9 @@ impl<'a> Data<'a> {
 
 /// Range of its object that a request changes; `None` if it changes none. See [`parts`].
 pub(super) fn touched(request: &OstRequest, data: Data<'_>) -> FsResult<Option<Touched>> {
-    let data = data.0.unwrap_or_default();
-    let (object, start, end) = match *request {
-        OstRequest::Write { object, offset, .. } => (object, offset, offset + data.len() as u64),
-        OstRequest::WriteExtents { object, count, .. } => {
-            let extents = Extents::parse(data, count)?;
-            let range = |(start, end): (u64, u64), (offset, data): (u64, &[u8])| {
-                (start.min(offset), end.max(offset + data.len() as u64))
-            };
-            let (start, end) = extents.fold((u64::MAX, 0), range);
-            (object, start, end)
-        }
-        OstRequest::Truncate { object, size } => (object, size, u64::MAX),
-        OstRequest::Fallocate { object, offset, .. } => (object, offset, u64::MAX),
-        OstRequest::SetTime { object, .. } => (object, u64::MAX, 0),
-        _ => return Ok(None),
-    };
-    Ok(Some(Touched { object, start, end }))
+    let cover = request.changed(data.0.unwrap_or_default())?.cover();
+    let touched = request.object().zip(cover);
+    Ok(touched.map(|(object, (start, end))| Touched { object, start, end }))
 }
 
 /// Parts of its object that a request changes, of which `touched` is the whole range.
@@ -62,17 +46,11 @@ pub(super) fn parts<'a>(
     data: Data<'a>,
     touched: Option<Touched>,
 ) -> impl Iterator<Item = Touched> + Clone + 'a {
-    let extents = match *request {
-        OstRequest::WriteExtents { count, .. } => {
-            Extents::parse(data.0.unwrap_or_default(), count).ok()
-        }
-        _ => None,
-    };
-    let whole = touched.filter(|_| extents.is_none());
-    let of_extents = extents.into_iter().flatten().filter_map(move |(offset, data)| {
-        touched.map(|one| Touched { start: offset, end: offset + data.len() as u64, ..one })
+    let ranges = touched.and_then(|touched| {
+        let ranges = request.changed(data.0.unwrap_or_default()).ok()?;
+        Some(ranges.map(move |(start, end)| Touched { start, end, ..touched }))
     });
-    whole.into_iter().chain(of_extents)
+    ranges.into_iter().flatten()
 }
 
 impl Replication {

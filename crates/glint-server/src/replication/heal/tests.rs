@@ -3,9 +3,9 @@
 use crate::replication::tests::World;
 use crate::replication::touched::UNNUMBERED;
 use futures_lite::future::{block_on, poll_once};
-use glint_proto::chain::{Chain, ChainId, ChainVersion, MemberState, Touched};
+use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, MemberState, Touched};
 use glint_proto::limits::BODY_BYTES_MAX;
-use glint_proto::{Ino, ObjectId, message};
+use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest, message};
 use std::pin::pin;
 
 const SERVING: MemberState = MemberState::Serving;
@@ -185,4 +185,33 @@ fn a_chain_whose_head_cannot_go_on_keeps_no_other_from_being_healed() {
     drop(turn);
     assert!(block_on(waits));
     assert!(is_healed(0));
+}
+
+/// A discard in the image of a virtual machine, and an allocation that makes it longer.
+#[test]
+fn a_hole_and_an_allocation_make_no_more_than_their_ranges_pending_and_doubtful() {
+    const KIB: u64 = 1 << 10;
+    let world = World::new(&[SERVING, OFFLINE]);
+    let (chain, head) = (world.version(), world.server(0));
+    let object = touched(7).object;
+    (0..2).for_each(|ost| world.write(ost, object, 0, &[1; 16 << 10]));
+    head.rows.activate_own(chain, 0);
+    head.rows.is_settled(&world.row());
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    for (mode, offset) in [(punch, 8 * KIB), (0, 256 * KIB)] {
+        let request = OstRequest::Fallocate { object, mode, offset, len: 4 * KIB };
+        let to = Destination { ost: 0, chain: Some(chain) };
+        let client = ClientId::IN_PROCESS;
+        let made = head.execute(world.here(0), client, to, request, Bulk::None);
+        block_on(made).reply.unwrap();
+    }
+    let part = |start| Touched { object, start, end: start + 4 * KIB };
+    let both = [part(8 * KIB), part(256 * KIB)];
+    assert_eq!(head.pending.list((chain.target, 1)), both);
+    assert_eq!(head.recent.list((chain.target, 0)), both);
+    world.next_row(|row| row.members[1].state = SYNCING);
+    heal(&world, 10);
+    let (own, copy) = (world.read(0, object, 0, 512 << 10), world.read(1, object, 0, 512 << 10));
+    assert_eq!(own.len() as u64, 260 * KIB);
+    assert!(own == copy, "a copy of {} bytes", copy.len());
 }
