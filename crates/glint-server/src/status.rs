@@ -134,11 +134,19 @@ fn state_name(state: MemberState) -> &'static str {
     }
 }
 
+/// Whether all members of a chain serve that were not given up: nobody waits for those, and they stay in
+/// their chains.
+fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
+    let mut waited_for = row.members.iter().filter(|member| !given_up.contains(&member.ost));
+    row.head().is_some() && waited_for.all(|member| member.state == MemberState::Serving)
+}
+
 /// The chains: how many there are, in how many an OST does not serve, and rows, those first in which
 /// not all serve.
 fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let (mut chains, _) = server.mds().chains().since(0);
-    let is_whole = |row: &Chain| row.readable().count() == row.members.len();
+    let given_up = server.other_servers().given_up().concat();
+    let is_whole = |row: &Chain| is_whole(row, &given_up);
     let whole = chains.iter().filter(|row| is_whole(row)).count();
     chains.sort_by_key(is_whole);
     let mut counts = BTreeMap::<(u16, &str), u64>::new();
@@ -278,6 +286,8 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
 mod tests {
     use super::*;
     use glint_proto::Ino;
+    use glint_proto::chain::ChainId;
+    use glint_proto::chain::MemberState::{Emptied, Offline, Serving};
 
     #[test]
     fn damage_of_files_with_copies_has_the_number_of_the_stripe() {
@@ -286,5 +296,23 @@ mod tests {
         let scrub = ScrubReport { damage: vec![damage], ..ScrubReport::default() };
         let row = scrub_row(&scrub, RepairCount::default());
         assert_eq!((&row["damage"][0]["ino"], &row["damage"][0]["stripe"]), (&json!(9), &json!(2)));
+    }
+
+    #[test]
+    fn a_chain_is_whole_without_a_member_that_was_given_up() {
+        let row = |states: [MemberState; 3]| Chain {
+            id: ChainId { copies: 3, index: 0 },
+            version: 1,
+            members: (0..).zip(states).map(|(ost, state)| Member { ost, state }).collect(),
+            founders: vec![0, 1, 2],
+            intact_since: 1,
+        };
+        assert!(is_whole(&row([Serving; 3]), &[]));
+        assert!(!is_whole(&row([Serving, Serving, Offline]), &[]));
+        for state in [Offline, Emptied] {
+            assert!(is_whole(&row([Serving, Serving, state]), &[2]), "{state:?}");
+        }
+        assert!(!is_whole(&row([Serving, Offline, Emptied]), &[2]), "another one is away");
+        assert!(!is_whole(&row([Offline, Emptied, Emptied]), &[0, 1, 2]), "there is no copy");
     }
 }

@@ -67,8 +67,10 @@ fn help(name: &str) -> &'static str {
         "oss_silent_seconds" => {
             "How long another server of OSTs was not heard of, since this MDS started at most."
         }
-        "chains" => "Chains of copies; those of which all members serve are whole.",
-        "ost_not_serving_chains" => "Chains in which an OST does not serve, by its state there.",
+        "chains" => "Chains of copies; whole if all members serve that were not given up.",
+        "ost_not_serving_chains" => {
+            "Chains in which an OST does not serve, by its state; not if given up."
+        }
         "heal_pending_objects" => {
             "Objects of which an OST lacks changes, as this server knows them."
         }
@@ -180,7 +182,11 @@ fn chains(status: &Value, gauges: &mut Gauges) {
         gauges.add("chains", "whole=\"yes\"", &whole.into());
         gauges.add("chains", "whole=\"no\"", &all.saturating_sub(whole).into());
     }
-    for row in rows(&chains["not_serving"]) {
+    let osses = rows(&status["osses"]);
+    let given_up: Vec<&Value> = osses.flat_map(|oss| rows(&oss["given_up"])).collect();
+    // Nobody waits for those: their chains are whole without them.
+    let is_awaited = |row: &&Value| !given_up.contains(&&row["ost"]);
+    for row in rows(&chains["not_serving"]).filter(is_awaited) {
         let state = row["state"].as_str().unwrap_or_default();
         let labels = format!("ost=\"{}\",state=\"{state}\"", row["ost"]);
         gauges.add("ost_not_serving_chains", &labels, &row["chains"]);
@@ -247,7 +253,10 @@ mod tests {
             "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 3 }],
             "chains": {
                 "count": 12, "whole": 10,
-                "not_serving": [{ "ost": 2, "state": "syncing", "chains": 2 }],
+                "not_serving": [
+                    { "ost": 1, "state": "syncing", "chains": 2 },
+                    { "ost": 4, "state": "emptied", "chains": 10 },
+                ],
             },
             "pending": [
                 { "ost": 2, "objects": 3, "bytes": 40, "everything": false, "head": true },
@@ -280,7 +289,7 @@ mod tests {
             "glint_oss_silent_seconds{oss=\"a\\\"b:1\"} 1.5",
             "glint_ost_lost_files{ost=\"0\"} 3",
             "glint_chains{whole=\"no\"} 2",
-            "glint_ost_not_serving_chains{ost=\"2\",state=\"syncing\"} 2",
+            "glint_ost_not_serving_chains{ost=\"1\",state=\"syncing\"} 2",
             "glint_heal_pending_objects{ost=\"2\"} 7",
             "glint_heal_pending_bytes{ost=\"2\"} 90",
             "glint_heal_pending_everything{ost=\"2\"} 1",
@@ -289,7 +298,11 @@ mod tests {
         ] {
             assert!(lines.iter().any(|line| line == wanted), "{wanted} is not in {lines:#?}");
         }
-        for without in ["pending_objects{ost=\"1\"}", "silent_seconds{oss=\"c:1\"}"] {
+        for without in [
+            "pending_objects{ost=\"1\"}",
+            "silent_seconds{oss=\"c:1\"}",
+            "not_serving_chains{ost=\"4\"",
+        ] {
             assert!(!lines.iter().any(|line| line.contains(without)), "{without} is in {lines:#?}");
         }
     }
