@@ -71,7 +71,7 @@ impl Drop for Place {
 
 /// Event that others send to the task.
 enum Event {
-    Question(Question),
+    Question(Box<Question>),
     Destroyed(Destroyed),
 }
 
@@ -145,8 +145,9 @@ impl Liaison {
     pub(super) async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
         let place = Place::take(&self.questions).ok_or(Errno::EAGAIN)?;
         let (answer, answered) = oneshot::channel();
-        let question = Event::Question(Question { request, answer, _place: place });
-        self.event_sender.unbounded_send(question).map_err(|_| Errno::EAGAIN)?;
+        let question = Box::new(Question { request, answer, _place: place });
+        let event = Event::Question(question);
+        self.event_sender.unbounded_send(event).map_err(|_| Errno::EAGAIN)?;
         answered.await.unwrap_or(Err(Errno::EAGAIN))
     }
 }
@@ -316,11 +317,12 @@ impl<D: Disk> Talk<'_, D> {
     async fn ask_for_others(
         &mut self,
         link: &mut OssLink,
-        first: Question,
+        first: Box<Question>,
     ) -> Result<(), NetError> {
         let mut next = Some(first);
         let (mut requests, mut waiting) = (Vec::new(), Vec::new());
-        while let Some(Question { request, answer, _place: place }) = next.take() {
+        while let Some(question) = next.take() {
+            let Question { request, answer, _place: place } = *question;
             // The asking task may have gone, now or meanwhile.
             if !answer.is_canceled() {
                 requests.push(request);
