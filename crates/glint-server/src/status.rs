@@ -174,9 +174,10 @@ pub(crate) fn pending<D: Disk>(replication: &Replication, here: Here<'_, D>) -> 
         json!({
             "chain": one.chain.to_string(),
             "ost": one.ost,
-            "objects": one.objects,
-            "bytes": one.bytes,
-            "everything": one.everything,
+            "objects": one.lack.objects,
+            "bytes": one.lack.bytes,
+            "open_ended": one.lack.open_ended,
+            "everything": one.lack.everything,
             "head": one.is_head,
         })
     };

@@ -132,11 +132,7 @@ pub(crate) struct Replication {
 pub(crate) struct PendingCount {
     pub(crate) chain: ChainId,
     pub(crate) ost: u16,
-    pub(crate) objects: usize,
-    /// Without those of which the end is not known.
-    pub(crate) bytes: u64,
-    /// It lacks more than is remembered, and is given all objects of the chain.
-    pub(crate) everything: bool,
+    pub(crate) lack: TouchedCount,
     /// The head of the chain is here.
     pub(crate) is_head: bool,
 }
@@ -264,11 +260,12 @@ impl Replication {
 
     /// Changes of each chain that a member lacks, as it is known here.
     pub(crate) fn pending<D: Disk>(&self, here: Here<'_, D>) -> Vec<PendingCount> {
-        let named = |TouchedCount { key: (target, ost), objects, bytes, everything }| {
+        let named = |lack: TouchedCount| {
+            let (target, ost) = lack.key;
             let head = self.rows.get(target).and_then(|row| row.head());
             let is_head = head.is_some_and(|head| here.index(head).is_some());
             let chain = ChainId::of_target(target)?;
-            Some(PendingCount { chain, ost, objects, bytes, everything, is_head })
+            Some(PendingCount { chain, ost, lack, is_head })
         };
         self.pending.counts().into_iter().filter_map(named).collect()
     }

@@ -74,7 +74,7 @@ fn help(name: &str) -> &'static str {
         "heal_pending_objects" => {
             "Objects of which an OST lacks changes, as this server knows them."
         }
-        "heal_pending_bytes" => "Bytes of these changes.",
+        "heal_pending_bytes" => "Bytes of these changes, without those of a size not known.",
         "heal_pending_everything" => "1 if the OST lacks a whole chain, or what is not counted.",
         "heal_paused" => "1 while heal rests.",
         "heal_objects_per_second" => "Objects that this server heals on an OST.",

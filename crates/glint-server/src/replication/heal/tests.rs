@@ -128,7 +128,7 @@ fn a_member_that_lacks_everything_is_given_all_objects() {
     let head = world.server(0);
     block_on(head.pending.touch(key, Touched::EVERYTHING, UNNUMBERED)).unwrap();
     block_on(head.pending.touch(key, touched(7), UNNUMBERED)).unwrap();
-    let shown = &head.pending(world.here(0))[0];
+    let shown = head.pending(world.here(0))[0].lack;
     assert_eq!((shown.everything, shown.objects), (true, 0));
     head.rows.activate_own(chain, 0);
     heal(&world, 10);

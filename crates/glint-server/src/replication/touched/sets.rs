@@ -59,13 +59,15 @@ struct Generation {
 
 /// How much a key has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::replication) struct TouchedCount {
+pub(crate) struct TouchedCount {
     pub(in crate::replication) key: Key,
-    pub(in crate::replication) objects: usize,
+    pub(crate) objects: usize,
     /// Without those of which the end is not known.
-    pub(in crate::replication) bytes: u64,
+    pub(crate) bytes: u64,
+    /// Objects with such a change: it goes on to the end of the object.
+    pub(crate) open_ended: usize,
     /// All objects of the chain beside them, or most.
-    pub(in crate::replication) everything: bool,
+    pub(crate) everything: bool,
 }
 
 impl Generation {
@@ -90,6 +92,12 @@ impl TouchedObject {
     /// How much it counts, and how many records it has.
     fn weight(&self) -> usize {
         self.generations().map(|one| one.extents.len().max(1)).sum()
+    }
+
+    /// Whether it was changed up to its end, wherever that is.
+    fn is_open_ended(&self) -> bool {
+        let mut ends = self.generations().flat_map(|one| one.extents.iter());
+        ends.any(|(_, end)| end == u64::MAX)
     }
 
     fn parts(&self, object: ObjectId) -> impl Iterator<Item = Touched> {
@@ -263,6 +271,7 @@ impl TouchedSets {
             key: *key,
             objects: set.objects.len(),
             bytes: bytes(set),
+            open_ended: set.objects.values().filter(|one| one.is_open_ended()).count(),
             everything: set.rest.is_some(),
         };
         self.sets.iter().map(count).collect()

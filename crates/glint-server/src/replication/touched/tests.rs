@@ -277,6 +277,16 @@ fn more_changes_than_are_remembered_are_everything() {
 }
 
 #[test]
+fn what_was_truncated_counts_without_bytes_as_open_ended() {
+    let log = TouchedLog::load(Arc::new(Logs::default()), ServerLog::Pending).unwrap();
+    log.touch_here((1, 2), touched(7, 0, 10), (1, 1)).unwrap();
+    log.touch_here((1, 2), touched(8, 5, u64::MAX), (1, 2)).unwrap();
+    log.touch_here((1, 2), touched(9, u64::MAX, 0), (1, 3)).unwrap();
+    let count = log.counts()[0];
+    assert_eq!((count.objects, count.bytes, count.open_ended), (3, 10, 1));
+}
+
+#[test]
 fn nothing_is_called_written_while_the_log_is_written_anew() {
     let logs = Arc::new(Logs::default());
     let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();

@@ -117,20 +117,21 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
             *known = one;
         }
     }
-    let mut osts: BTreeMap<u64, [u64; 4]> = BTreeMap::new();
+    let mut osts: BTreeMap<u64, [u64; 5]> = BTreeMap::new();
     for ((ost, _), one) in lacking {
-        let [chains, objects, bytes, everything] = osts.entry(ost).or_default();
+        let [chains, objects, bytes, open_ended, everything] = osts.entry(ost).or_default();
         *chains += 1;
         *everything += u64::from(one["everything"] == true);
         *objects += number(one, "objects");
         *bytes += number(one, "bytes");
+        *open_ended += number(one, "open_ended");
     }
     let rate = |ost: u64, key: &str| -> u64 {
         let rates = statuses.iter().flat_map(|status| status["heal"]["rates"].as_array());
         rates.flatten().filter(|rate| rate["ost"] == ost).map(|rate| number(rate, key)).sum()
     };
     let paused = statuses.iter().any(|status| status["heal"]["paused"] == true);
-    let row = |(ost, [chains, objects, bytes, everything]): (u64, [u64; 4])| {
+    let row = |(ost, [chains, objects, bytes, open_ended, everything]): (u64, [u64; 5])| {
         let objects_per_s = rate(ost, "objects_per_s");
         // How many objects there are in all nobody has counted.
         let is_known = !paused && objects_per_s > 0 && everything == 0;
@@ -140,6 +141,7 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
             "chains": chains,
             "objects": objects,
             "bytes": bytes,
+            "open_ended": open_ended,
             "everything_of_chains": everything,
             "objects_per_s": objects_per_s,
             "bytes_per_s": rate(ost, "bytes_per_s"),
@@ -153,7 +155,13 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
 /// A row for people.
 fn shown(row: &Value) -> String {
     let (objects, chains) = (number(row, "objects"), number(row, "chains"));
-    let bytes = human_bytes(number(row, "bytes"));
+    let (bytes, open_ended) = (number(row, "bytes"), number(row, "open_ended"));
+    let is_more = open_ended > 0 || number(row, "everything_of_chains") > 0;
+    let size = match (bytes, open_ended) {
+        (0, _) if is_more => "size not known".to_owned(),
+        (_, 0) => format!("at least {}", human_bytes(bytes)),
+        (_, some) => format!("at least {} ({some} of them to their ends)", human_bytes(bytes)),
+    };
     let rate = match number(row, "objects_per_s") {
         0 => String::new(),
         objects => {
@@ -171,7 +179,7 @@ fn shown(row: &Value) -> String {
         }
     };
     format!(
-        "ost {:<4} lacks {objects} objects of {chains} chains, at least {bytes}{everything}{rate}{left}",
+        "ost {:<4} lacks {objects} objects of {chains} chains, {size}{everything}{rate}{left}",
         row["ost"].to_string()
     )
 }
@@ -199,6 +207,16 @@ mod tests {
             ["ost 2    lacks 30 objects of 2 chains, at least 30.0 MiB, 5 objects and 1.0 MiB a \
                  second, 6 s left"]
         );
+        statuses[1]["pending"][1]["open_ended"] = json!(20);
+        assert_eq!(
+            shown(&rows(&statuses)[0]),
+            "ost 2    lacks 30 objects of 2 chains, at least 30.0 MiB (20 of them to their ends), 5 \
+             objects and 1.0 MiB a second, 6 s left"
+        );
+        let truncated =
+            json!({ "ost": 2, "objects": 36, "chains": 7, "bytes": 0, "open_ended": 36 });
+        assert_eq!(shown(&truncated), "ost 2    lacks 36 objects of 7 chains, size not known");
+        statuses[1]["pending"][1]["open_ended"] = json!(0);
         statuses[1]["pending"][1]["everything"] = json!(true);
         assert_eq!(
             shown(&rows(&statuses)[0]),
