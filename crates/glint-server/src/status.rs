@@ -123,19 +123,8 @@ fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
 /// Rows of chains that are shown: all have room in an attribute of a mount.
 const CHAIN_ROWS: usize = 256;
 
-fn state_name(state: MemberState) -> &'static str {
-    match state {
-        MemberState::Serving => "serving",
-        MemberState::Syncing => "syncing",
-        MemberState::Waiting => "waiting",
-        MemberState::Offline => "offline",
-        MemberState::LastServing => "last serving",
-        MemberState::Emptied => "emptied",
-    }
-}
-
-/// Whether all members of a chain serve that were not given up: nobody waits for those, and they stay in
-/// their chains.
+/// Whether all members of a chain serve that were not given up: nobody waits for those, and they stay
+/// in their chains.
 fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
     let mut waited_for = row.members.iter().filter(|member| !given_up.contains(&member.ost));
     row.head().is_some() && waited_for.all(|member| member.state == MemberState::Serving)
@@ -152,10 +141,10 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let mut counts = BTreeMap::<(u16, &str), u64>::new();
     let members = chains.iter().flat_map(|row| &row.members);
     for member in members.filter(|member| member.state != MemberState::Serving) {
-        *counts.entry((member.ost, state_name(member.state))).or_default() += 1;
+        *counts.entry((member.ost, member.state.name())).or_default() += 1;
     }
     let count = |((ost, state), chains)| json!({ "ost": ost, "state": state, "chains": chains });
-    let member = |member: &Member| json!({ "ost": member.ost, "state": state_name(member.state) });
+    let member = |member: &Member| json!({ "ost": member.ost, "state": member.state.name() });
     let row = |row: &Chain| {
         let members: Vec<Value> = row.members.iter().map(member).collect();
         json!({ "id": row.id.to_string(), "version": row.version, "members": members })

@@ -84,6 +84,20 @@ pub enum MemberState {
     Emptied,
 }
 
+impl MemberState {
+    /// Its name, as people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberState::Serving => "serving",
+            MemberState::Syncing => "syncing",
+            MemberState::Waiting => "waiting",
+            MemberState::Offline => "offline",
+            MemberState::LastServing => "last serving",
+            MemberState::Emptied => "emptied",
+        }
+    }
+}
+
 /// A member of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Member {
@@ -107,6 +121,17 @@ pub struct Chain {
     /// Version since which nothing acknowledged is missing in a copy that serves: since then the
     /// last member that served has not lost its memory.
     pub intact_since: u32,
+}
+
+impl fmt::Display for Chain {
+    /// Writes the members with their states, in their order.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, member) in self.members.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}OST {} {}", member.ost, member.state.name())?;
+        }
+        Ok(())
+    }
 }
 
 impl Chain {
@@ -187,8 +212,8 @@ pub struct Touched {
     pub object: ObjectId,
     /// Where the first change begins.
     pub start: u64,
-    /// Where the last one ends; [`u64::MAX`] if all bytes behind the first may be others, as after a
-    /// truncation.
+    /// Where the last one ends; [`u64::MAX`] if all bytes behind the first may be others, as after
+    /// a truncation.
     pub end: u64,
 }
 
@@ -304,5 +329,18 @@ mod tests {
             }
         }
         assert_eq!(ChainId { copies: 3, index: 5 }.target(), 0xb005);
+    }
+
+    #[test]
+    fn a_row_is_shown_in_words() {
+        let states = [(4, MemberState::Serving), (2, MemberState::LastServing)];
+        let row = Chain {
+            id: ChainId { copies: 2, index: 0 },
+            version: 7,
+            members: states.map(|(ost, state)| Member { ost, state }).to_vec(),
+            founders: vec![2, 4],
+            intact_since: 1,
+        };
+        assert_eq!(row.to_string(), "OST 4 serving, OST 2 last serving");
     }
 }

@@ -332,7 +332,7 @@ impl Replication {
         let is_written = |row: &Chain| here.is_written_by(row);
         let serves = |row: &Chain| here.serves(row);
         let Some(before) = self.rows.adopt(row, stays, is_written, serves) else { return };
-        tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
+        tracing::info!(chain = %row.id, version = row.version, "a chain has changed: {row}");
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
             // Rows between these two may say that it was lost and came back.
             let is_as_before = before.as_ref().is_some_and(|before| {

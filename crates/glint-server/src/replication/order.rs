@@ -353,13 +353,10 @@ impl Replication {
         member: u16,
         why: Errno,
     ) -> FsResult<()> {
-        let is_newest = self.rows.get(chain.target).is_some_and(|row| row.version == chain.version);
-        if !is_newest {
-            return Ok(());
-        }
+        let Ok(newest) = self.row_of(chain) else { return Ok(()) };
         tracing::warn!(
             event = event::MEMBER_TAKEN_OUT,
-            ost = member, target = chain.target, errno = %why,
+            chain = %newest.id, ost = member, errno = %why,
             "a member of a chain cannot do what it should; it is taken out"
         );
         let told = self.peers()?.tell(chain, member, MemberEvent::Lost).await;

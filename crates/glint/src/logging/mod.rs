@@ -1,15 +1,17 @@
 //! Log lines on standard error. What repeats is said a few times, and then with growing pauses:
-//! nothing can fill a disk with it.
+//! nothing can fill a disk with it. Lines about one chain do not repeat those about another.
 
 pub(crate) mod file;
 
 use file::Log;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -51,10 +53,36 @@ pub(crate) fn start(verbose: u8) {
     tracing_subscriber::registry().with(filter).with(quiet).with(lines).init();
 }
 
-/// Lets a line through or not, by where in the code it comes from.
+/// Field of a line that says which chain it is about.
+const CHAIN: &str = "chain";
+
+/// Lets a line through or not, by where in the code it comes from, and by the chain that it is about.
 #[derive(Default)]
 struct Quiet {
-    kinds: Mutex<HashMap<Identifier, Kind>>,
+    /// Few: there are no more chains than the table of the MDS has.
+    kinds: Mutex<HashMap<(Identifier, Option<String>), Kind>>,
+}
+
+/// The chain that a line is about.
+#[derive(Default)]
+struct ChainOfLine(Option<String>);
+
+impl ChainOfLine {
+    fn of(event: &Event<'_>) -> Option<String> {
+        // Most lines are about none, and are not looked through.
+        event.metadata().fields().field(CHAIN)?;
+        let mut chain = ChainOfLine::default();
+        event.record(&mut chain);
+        chain.0
+    }
+}
+
+impl Visit for ChainOfLine {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == CHAIN {
+            self.0 = Some(format!("{value:?}"));
+        }
+    }
 }
 
 /// Lines of one kind that were logged.
@@ -96,9 +124,10 @@ impl<S: Subscriber> Layer<S> for Quiet {
             return true;
         }
         let now = Instant::now();
+        let kind = (meta.callsite(), ChainOfLine::of(event));
         let said = {
             let mut kinds = self.kinds.lock();
-            kinds.entry(meta.callsite()).or_insert_with(|| Kind::new(now)).say(now)
+            kinds.entry(kind).or_insert_with(|| Kind::new(now)).say(now)
         };
         if let Some(more @ 1..) = said {
             tracing::warn!(target: EVERY, "{more} lines like the next one were left out");
@@ -110,6 +139,34 @@ impl<S: Subscriber> Layer<S> for Quiet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Counts lines that are let through.
+    struct LinesSaid(Arc<AtomicU32>);
+
+    impl<S: Subscriber> Layer<S> for LinesSaid {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn lines_of_one_chain_leave_out_none_of_another() {
+        const CHAINS: u32 = 5;
+        let said = Arc::new(AtomicU32::new(0));
+        let count = LinesSaid(said.clone());
+        let subscriber = tracing_subscriber::registry().with(Quiet::default()).with(count);
+        tracing::subscriber::with_default(subscriber, || {
+            for line in 0..3 * BURST * CHAINS {
+                let chain = format!("2x{}", line % CHAINS);
+                tracing::info!(%chain, "it has changed");
+            }
+        });
+        let said = said.load(Ordering::Relaxed);
+        // A few more if this took longer than the first pause.
+        assert!((BURST * CHAINS..2 * BURST * CHAINS).contains(&said), "{said} lines");
+    }
 
     #[test]
     fn repetitions_become_rare() {

@@ -1,9 +1,9 @@
-//! Ranges of an object that a request changes: what copies of it lack that have not executed it, what is
-//! in doubt in them while it may be executed in some only, and what a watch of the object has to tell.
+//! Ranges of an object that a request changes: copies that have not executed it lack them, they are in
+//! doubt while it may be executed in some copies only, and a watch of the object tells them.
 //!
-//! A truncation changes all bytes behind the size. A write or an allocation that makes the object longer
-//! changes no more than its own range: bytes between the former end and the range are zeros in each
-//! copy that is given the size, and whoever copies a range gives the size with it.
+//! A truncation changes all bytes behind the size. A write or an allocation that makes the object
+//! longer changes no more than its own range: bytes between the former end and the range are zeros in
+//! each copy that is given the size, and whoever copies a range gives the size with it.
 
 use super::Extents;
 use crate::FsResult;
@@ -20,9 +20,9 @@ pub struct ChangedRanges<'a> {
 }
 
 impl OstRequest {
-    /// Ranges of its object that this request changes with `data`; none if it changes nothing, and one
-    /// without bytes if it changes times alone. One that fails may have changed them in part. EPROTO if
-    /// `data` is not what the request says.
+    /// Ranges of its object that this request changes with `data`; none if it changes nothing, and
+    /// one without bytes if it changes times alone. A request that fails may have changed them in
+    /// part. EPROTO if `data` is not what the request says.
     pub fn changed<'a>(&self, data: &'a [u8]) -> FsResult<ChangedRanges<'a>> {
         let first = match *self {
             OstRequest::Write { offset, .. } => range(offset, data.len() as u64),
@@ -69,8 +69,8 @@ fn range(start: u64, len: u64) -> (u64, u64) {
     (start, start.saturating_add(len))
 }
 
-/// Whether fallocate(2) of this mode moves bytes behind its range, or is not known not to: space that is
-/// allocated, zeroed or freed is in the range, with and without a change of the size.
+/// Whether fallocate(2) of this mode moves bytes behind its range, or is not known not to: space that
+/// is allocated, zeroed or freed is in the range, with and without a change of the size.
 fn moves(mode: i32) -> bool {
     let moves_none =
         libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
