@@ -84,6 +84,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let address = text(&oss["address"]);
         crate::say!("  ost {:<4} {}, at {address}{silent}", numbers(first, count), room(oss));
     }
+    if let Some(chains) = chains(&status) {
+        crate::say!("  chains   {chains}");
+    }
     for client in status["clients"].as_array().into_iter().flatten() {
         crate::say!(
             "  client   {} {} at {}, {} connections",
@@ -113,6 +116,29 @@ fn numbers(first: u64, count: u64) -> String {
     match count {
         0 | 1 => first.to_string(),
         _ => format!("{first}-{}", first + count - 1),
+    }
+}
+
+/// How many chains of copies there are, how many are whole, and which OSTs do not serve in how many.
+fn chains(status: &Value) -> Option<String> {
+    let all = |list: &'_ Value| list.as_array().cloned().unwrap_or_default();
+    let chains = &status["chains"];
+    let count = chains["count"].as_u64().filter(|count| *count > 0)?;
+    let given_up: Vec<Value> =
+        all(&status["osses"]).iter().flat_map(|oss| all(&oss["given_up"])).collect();
+    let missing = |row: &Value| {
+        let state = match given_up.contains(&row["ost"]) {
+            // Nobody waits for it.
+            true => "given up",
+            false => row["state"].as_str().unwrap_or("?"),
+        };
+        format!("OST {}: {state} in {}", row["ost"], row["chains"])
+    };
+    let missing: Vec<String> = all(&chains["not_serving"]).iter().map(missing).collect();
+    let whole = format!("{count}, {} whole", chains["whole"]);
+    match missing.is_empty() {
+        true => Some(whole),
+        false => Some(format!("{whole} ({})", missing.join(", "))),
     }
 }
 
@@ -249,6 +275,27 @@ mod tests {
         let of = |state: Value| searched(&state);
         assert!(of(serde_json::json!({"done": 0.5, "found": 7})).ends_with("lost: 50%, 7 found"));
         assert!(of(Value::Null).ends_with("lost"), "of a server that does not say it");
+    }
+
+    #[test]
+    fn osts_that_do_not_serve_are_named_beside_the_chains() {
+        let told = |whole: u64, not_serving: Value| {
+            chains(&serde_json::json!({
+                "osses": [{ "given_up": [] }, { "given_up": [3] }],
+                "chains": { "count": 10, "whole": whole, "not_serving": not_serving },
+            }))
+        };
+        assert_eq!(told(10, serde_json::json!([])).unwrap(), "10, 10 whole");
+        let away = serde_json::json!([
+            { "ost": 2, "state": "offline", "chains": 10 },
+            { "ost": 3, "state": "emptied", "chains": 4 },
+        ]);
+        assert_eq!(
+            told(0, away).unwrap(),
+            "10, 0 whole (OST 2: offline in 10, OST 3: given up in 4)"
+        );
+        assert_eq!(chains(&serde_json::json!({ "chains": { "count": 0 } })), None, "no copies");
+        assert_eq!(chains(&Value::Null), None, "of an OSS");
     }
 
     #[test]
