@@ -296,8 +296,8 @@ impl<T: Transport> Client<T> {
         self.data.limits.count_error();
     }
 
-    /// How long those wait for data that cannot be sent who cannot wait for ever: long enough
-    /// for what passes, and shorter than a server waits for a lock.
+    /// Longest wait for data that cannot be sent, of callers that must not wait for ever: long
+    /// enough for a failure that passes, and shorter than a server waits for a lock.
     fn patience(&self) -> Duration {
         self.parameters.lease / 2
     }

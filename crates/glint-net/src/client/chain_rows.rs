@@ -57,7 +57,7 @@ impl Inquiry {
 }
 
 impl ChainRows {
-    /// There is this row.
+    /// Installs a row if it is newer than the one known.
     pub(crate) fn learn(&self, row: Chain) {
         let mut rows = self.rows.write();
         let target = row.id.target();

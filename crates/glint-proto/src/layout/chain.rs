@@ -233,7 +233,7 @@ impl Touched {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 pub enum PeerRequest {
-    /// There is this row. Answered with the row that is known then.
+    /// Install this row if it is newer. Answered with the row that is known then.
     Adopt(Chain),
     /// As `Adopt`. Answered, when nothing is executed by an older row any more, with a page of the
     /// objects that were changed and may differ in other members: the next ones `after` this one.

@@ -322,7 +322,7 @@ impl Replication {
         self.unsealed.rows_are_known();
     }
 
-    /// There is this row.
+    /// Installs a row if it is newer than the one known, and notes what its members lack.
     pub(crate) fn adopt<D: Disk>(&self, here: Here<'_, D>, row: &Chain) {
         let target = row.id.target();
         // The head goes on, and members that were written are.

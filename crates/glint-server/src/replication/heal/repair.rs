@@ -17,7 +17,8 @@ use glint_proto::{Answer, Errno, FsResult, ObjectId, OstReply, OstRequest};
 const ATTEMPTS: usize = 4;
 
 impl Replication {
-    /// An answer to a reader: if the object cannot be read here, the reader asks another member.
+    /// Returns the answer to a reader. If the object cannot be read here it is EREMCHG, and the
+    /// reader asks another member.
     pub(crate) async fn unless_damaged<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -35,8 +36,8 @@ impl Replication {
         }
     }
 
-    /// An object of a member here is damaged: has the member taken out of the chain, to get the
-    /// object from another one. EIO if there is none.
+    /// Has a member here with a damaged object taken out of the chain, to get the object from
+    /// another member. EIO if no other serves.
     pub(crate) async fn repair<D: Disk>(
         &self,
         here: Here<'_, D>,
