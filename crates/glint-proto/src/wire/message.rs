@@ -6,6 +6,8 @@
 
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
+mod bulk;
+
 pub use super::rpc::*;
 use crate::chain::ChainTargets;
 use crate::limits::*;
@@ -15,8 +17,8 @@ use crate::lock::{DataLock, PosixLock, PosixLockHow, PosixLockMode, Range};
 use crate::op::Op;
 use crate::posix::ScanFilter;
 use crate::{Attr, Capability, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
+pub use bulk::Bulk;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
 /// How a file is opened, the flags of open(2) that a server needs to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -518,38 +520,6 @@ impl SpaceInfo {
             }
         }
         sum
-    }
-}
-
-/// Bulk data beside a request: what it sends, or where the answer goes.
-#[derive(Debug)]
-pub enum Bulk<'a> {
-    /// None.
-    None,
-    /// Data of a write.
-    Out(&'a [u8]),
-    /// Data of a write that may be kept without a copy.
-    Shared(&'a Arc<Vec<u8>>),
-    /// Room for the data of a read.
-    In(&'a mut [u8]),
-}
-
-impl<'a> Bulk<'a> {
-    /// Lends shared data to a transport that keeps nothing.
-    pub fn borrowed(self) -> Bulk<'a> {
-        match self {
-            Bulk::Shared(data) => Bulk::Out(data),
-            bulk => bulk,
-        }
-    }
-
-    /// Data of a write; empty beside other requests.
-    pub fn data(&self) -> &'a [u8] {
-        match *self {
-            Bulk::Out(data) => data,
-            Bulk::Shared(data) => data,
-            Bulk::None | Bulk::In(_) => &[],
-        }
     }
 }
 

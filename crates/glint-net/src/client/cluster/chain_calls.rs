@@ -32,7 +32,7 @@ impl<M: Transport> Cluster<M> {
                 }
                 continue;
             };
-            let asked = self.ask_ost(to, request, capability, lend(&mut bulk), is_held);
+            let asked = self.ask_ost(to, request, capability, bulk.lend(), is_held);
             let answer = futures_lite::future::or(async { Some(asked.await) }, async {
                 self.until_elsewhere(target, &request, to).await;
                 None
@@ -71,15 +71,5 @@ impl<M: Transport> Cluster<M> {
                 return;
             }
         }
-    }
-}
-
-/// Bulk for one of several attempts.
-fn lend<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
-    match bulk {
-        Bulk::None => Bulk::None,
-        Bulk::Out(data) => Bulk::Out(data),
-        Bulk::Shared(data) => Bulk::Shared(data),
-        Bulk::In(room) => Bulk::In(room),
     }
 }
