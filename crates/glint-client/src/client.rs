@@ -125,7 +125,7 @@ impl<T: Transport> Client<T> {
         if self.log.is_busy() {
             self.flush_before(request).await;
         }
-        asked.is_sent(&self.cache);
+        asked.on_sent(&self.cache);
         let cred = &caller.cred;
         // No lock comes with a lock of a program, which may be waited for without end.
         let may_grant = self.has_locks() && !matches!(request, MdsRequest::PosixLock(_));

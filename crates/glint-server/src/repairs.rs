@@ -64,14 +64,14 @@ impl Turns {
         next
     }
 
-    fn has_begun(&mut self, one: Damaged, pass: u64) {
+    fn note_begun(&mut self, one: Damaged, pass: u64) {
         self.begun.insert(one, pass);
         self.awaited.remove(&one);
         self.hopeless.remove(&one);
     }
 
-    /// A repair cannot begin: no other member serves, nor comes to.
-    fn has_failed(&mut self, one: Damaged) {
+    /// Notes that a repair cannot begin: no other member serves, nor comes to.
+    fn note_failed(&mut self, one: Damaged) {
         self.hopeless.insert(one);
     }
 
@@ -126,16 +126,16 @@ impl Repairs {
             let stripe = layout.and_then(|layout| Some((layout.stripe_of(object)?, layout)));
             let target = stripe.map(|(stripe, layout)| layout.ost_of(stripe, 0));
             let Some(target) = target.filter(|target| ChainId::of_target(*target).is_some()) else {
-                self.0.lock().has_failed((index, object));
+                self.0.lock().note_failed((index, object));
                 continue;
             };
             let result = replication.repair(here, target, ost, object).await;
             let mut turns = self.0.lock();
             match result {
-                Ok(()) => turns.has_begun((index, object), pass),
+                Ok(()) => turns.note_begun((index, object), pass),
                 Err(Errno::EIO) if replication.is_awaited_beside(target, ost) => {}
                 // No other copy serves; it may, later.
-                Err(Errno::EIO) => turns.has_failed((index, object)),
+                Err(Errno::EIO) => turns.note_failed((index, object)),
                 Err(Errno::EREMCHG) => {}
                 Err(errno) => {
                     tracing::warn!(%object, %errno, "could not begin a repair; it is tried again");
@@ -186,11 +186,11 @@ mod tests {
         };
         assert_eq!(count(&mut turns, 0), (0, 4), "a pass may end before the first try");
         let next = turns.next(&found);
-        turns.has_begun(next[0], 1);
-        turns.has_failed(next[1]);
+        turns.note_begun(next[0], 1);
+        turns.note_failed(next[1]);
         assert_eq!(count(&mut turns, 1), (1, 2));
         assert_eq!(turns.next(&found).len(), 3, "each is tried again");
-        turns.has_begun(next[1], 1);
+        turns.note_begun(next[1], 1);
         assert_eq!(count(&mut turns, 59), (2, 2));
         assert_eq!(count(&mut turns, 61), (2, 0), "nobody waits for ever, whoever is away");
     }

@@ -42,7 +42,7 @@ impl Asked {
     }
 
     /// Notes the bits that are held when it is sent: its answer is read under them.
-    pub(crate) fn is_sent(&mut self, cache: &Cache) {
+    pub(crate) fn on_sent(&mut self, cache: &Cache) {
         let held = |ino: &Ino| Some((*ino, cache.find(*ino)?.lock().held()));
         self.bits.extend(self.about.iter().filter_map(held));
         self.bits.sort_unstable_by_key(|(ino, _)| *ino);

@@ -218,9 +218,9 @@ mod tests {
         rows.learn(row(4, &[(2, Serving), (3, Syncing), (1, Offline)]));
         assert_eq!(rows.moved.moving(), [ID.target()]);
         rows.moved.moves(ID.target());
-        rows.moved.has_moved(ID.target(), 1);
+        rows.moved.on_sent(ID.target(), 1);
         assert!(rows.moved.is_moving(ID.target()), "it has moved again");
-        rows.moved.has_moved(ID.target(), 2);
+        rows.moved.on_sent(ID.target(), 2);
         assert!(!rows.moved.is_moving(ID.target()));
         assert_eq!((ost(&write, 9), ost(&read, 3)), (Some(2), Some(2)));
     }

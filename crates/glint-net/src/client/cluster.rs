@@ -279,7 +279,7 @@ impl<M: Transport> Cluster<M> {
             self.mds.move_chain(target);
             self.osses.read().iter().for_each(|oss| oss.remote.move_chain(target));
             if self.send_all_moved(target).await {
-                self.rows.moved.has_moved(target, moves);
+                self.rows.moved.on_sent(target, moves);
             }
         }
     }

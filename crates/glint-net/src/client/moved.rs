@@ -99,9 +99,9 @@ impl MovedChanges {
         self.state.lock().moving.get(&target).copied()
     }
 
-    /// All of it was sent, unless it has moved again since then, or something came back here after
-    /// the last look.
-    pub(crate) fn has_moved(&self, target: u16, moves: u64) {
+    /// Notes that all of it was sent, unless it has moved again since then, or something came back
+    /// here after the last look.
+    pub(crate) fn on_sent(&self, target: u16, moves: u64) {
         let mut state = self.state.lock();
         if state.moving.get(&target) == Some(&moves) && !state.by_chain.contains_key(&target) {
             state.moving.remove(&target);
@@ -292,11 +292,11 @@ mod tests {
         let sent = moved.last_if_empty();
         assert!(moved.first(0x8000).is_none(), "all was sent");
         moved.put_back(0x8000, vec![change(7, 1)]);
-        moved.has_moved(0x8000, moves);
+        moved.on_sent(0x8000, moves);
         assert!(moved.is_moving(0x8000));
         assert_eq!(all(&moved), [1]);
         assert!(moved.last_if_empty() > sent, "it was not in a log all the time");
-        moved.has_moved(0x8000, moves);
+        moved.on_sent(0x8000, moves);
         assert!(!moved.is_moving(0x8000) && moved.moving().is_empty());
         // Nor does one wait for the next time that the chain moves.
         moved.put_back(0x8000, vec![change(7, 2)]);

@@ -65,7 +65,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                     })?;
                 }
                 if let Some(osts) = restarted {
-                    self.has_restarted(osts).await?;
+                    self.on_restarted(osts).await?;
                 }
                 self.osses.accept(&beat);
                 let (rows, last) = self.mds.chains().since(self.osses.rows_known(beat.uuid));

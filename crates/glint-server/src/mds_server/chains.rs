@@ -99,7 +99,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     }
 
     /// The server of these OSTs has started again.
-    pub(crate) async fn has_restarted(&self, osts: Range<u16>) -> FsResult<()> {
+    pub(crate) async fn on_restarted(&self, osts: Range<u16>) -> FsResult<()> {
         let mut restarted = self.restarted.lock().await;
         for ost in osts {
             // Before the rows say that it was the last.

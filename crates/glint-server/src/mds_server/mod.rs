@@ -137,7 +137,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             server.records.forget_replaced()?;
         }
         // Whether this host lost power or not, what was under way may differ between copies.
-        server.has_restarted(0..server.osts.count()).await.map_err(StartError::Chains)?;
+        server.on_restarted(0..server.osts.count()).await.map_err(StartError::Chains)?;
         server.place_chains().await;
         Ok(server)
     }

@@ -222,7 +222,7 @@ impl Replication {
             // The head orders changes only when it has taken over: what may differ in copies is in doubt
             // here by then.
             self.rows.activate(chain);
-            self.is_stable(here, chain, forward.stable);
+            self.learn_stable(here, chain, forward.stable);
             let tag = (chain.version, forward.sequence);
             let parts = parts(&request, data, touched);
             self.recent.note_for_request((chain.target, 0), parts, tag);

@@ -142,7 +142,7 @@ impl Replication {
             Some((ChainVersion { target: row.id.target(), version: row.version }, ost))
         });
         let told = lost.map(async |(chain, ost)| {
-            let told = self.is_lost(here, chain, ost, Errno::ETIMEDOUT);
+            let told = self.take_out(here, chain, ost, Errno::ETIMEDOUT);
             self.unless_newer(chain, told).await
         });
         // What could not be said is said again.

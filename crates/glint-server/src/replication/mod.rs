@@ -406,7 +406,7 @@ impl Replication {
             }
             PeerRequest::Stable(chain, upto) => {
                 let _entered = self.rows.enter(chain)?;
-                self.is_stable(here, chain, upto);
+                self.learn_stable(here, chain, upto);
                 Ok(PeerReply::Done)
             }
             PeerRequest::Remove { chain, ost, object } => {

@@ -188,14 +188,14 @@ impl Replication {
                 return Ok(Attempt::Failed(own));
             }
             if row.readable().any(|member| member != ost) {
-                self.is_lost(here, version, ost, errno).await?;
+                self.take_out(here, version, ost, errno).await?;
                 return Ok(Attempt::Again);
             }
             // Members that may have it are synced, and get what is here again.
             for member in &may_have_it {
                 let key = (version.target, *member);
                 self.pending.touch_all(key, parts.clone(), UNNUMBERED).await?;
-                self.is_lost(here, version, *member, errno).await?;
+                self.take_out(here, version, *member, errno).await?;
             }
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
             self.note_pending(&now, parts).await?;
@@ -213,7 +213,7 @@ impl Replication {
                 Err(errno) if is_of_request(*errno) => {
                     return Ok(Attempt::Failed(Answer::unchanged(Err(*errno))));
                 }
-                Err(errno) => self.is_lost(here, version, *member, *errno).await?,
+                Err(errno) => self.take_out(here, version, *member, *errno).await?,
                 Ok(_) => {}
             }
         }
@@ -299,7 +299,7 @@ impl Replication {
         if row.readable().all(|member| member == ost) {
             return Err(errno);
         }
-        self.is_lost(here, version, ost, errno).await?;
+        self.take_out(here, version, ost, errno).await?;
         Ok(Attempt::Again)
     }
 
@@ -319,7 +319,7 @@ impl Replication {
             host::sleep(patience(request)).await;
             if row.readable().any(|member| member != ost) {
                 // If that cannot be said, the call waits for the disk as it would have.
-                let _ = self.is_lost(here, version, ost, Errno::ETIMEDOUT).await;
+                let _ = self.take_out(here, version, ost, Errno::ETIMEDOUT).await;
             }
         };
         match select(work, pin!(slow)).await {
@@ -346,7 +346,7 @@ impl Replication {
     }
 
     /// Has the MDS take a member out of its chain.
-    pub(super) async fn is_lost<D: Disk>(
+    pub(super) async fn take_out<D: Disk>(
         &self,
         here: Here<'_, D>,
         chain: ChainVersion,
@@ -362,7 +362,7 @@ impl Replication {
         let told = self.peers()?.tell(chain, member, MemberEvent::Lost).await;
         let row = told.map_err(|_| Errno::EREMCHG)?;
         self.adopt(here, &row);
-        self.rows.is_settled(&row);
+        self.rows.mark_settled(&row);
         Ok(())
     }
 }

@@ -240,8 +240,8 @@ impl Rows {
         }
     }
 
-    /// No server acts by an older row than this.
-    pub(super) fn is_settled(&self, row: &Chain) {
+    /// Notes that no server acts by an older row than this.
+    pub(super) fn mark_settled(&self, row: &Chain) {
         let mut known = self.known.lock();
         let one = known.get_mut(&row.id.target());
         if let Some(one) = one.filter(|one| one.row.version == row.version) {

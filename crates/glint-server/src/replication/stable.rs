@@ -251,7 +251,7 @@ impl Replication {
         let untold = self.rows.stable_untold(|row| here.is_head_of(row) && of(row));
         let told = untold.into_iter().map(async |(row, upto)| {
             let chain = of_row(&row);
-            self.is_stable(here, chain, upto);
+            self.learn_stable(here, chain, upto);
             let elsewhere = row.written().filter(|member| here.index(*member).is_none());
             let stable = || PeerRequest::Stable(chain, upto);
             let told = elsewhere.map(|member| self.ask_member(here, chain, member, stable()));
@@ -263,10 +263,10 @@ impl Replication {
         join_all(told).await;
     }
 
-    /// Changes of a chain up to this one are on stable storage in all copies; but for those of
-    /// earlier runs, of which the head may know nothing. Where a member is synced it may have others
-    /// from before it was lost, which the head asks it for.
-    pub(super) fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
+    /// Forgets changes of a chain up to this one, which are on stable storage in all copies; but not
+    /// those of earlier runs, of which the head may know nothing. Where a member is synced it may have
+    /// others from before it was lost, which the head asks it for.
+    pub(super) fn learn_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
         let Some(row) = self.rows.get(chain.target) else { return };
         if !here.is_written_by(&row) {
             return;

@@ -69,7 +69,7 @@ impl Replication {
         let Some(head) = row.head().filter(|_| others_go_on) else { return };
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         // If that cannot be said, it is tried again.
-        let _ = self.unless_newer(chain, self.is_lost(here, chain, head, errno)).await;
+        let _ = self.unless_newer(chain, self.take_out(here, chain, head, errno)).await;
     }
 
     async fn take_over_one<D: Disk>(&self, here: Here<'_, D>, row: &Arc<Chain>) -> FsResult<()> {
@@ -141,7 +141,7 @@ impl Replication {
             let told = self.peers()?.tell(chain, member, MemberEvent::NotReady).await;
             let row = told.map_err(|_| Errno::EREMCHG)?;
             self.adopt(here, &row);
-            self.rows.is_settled(&row);
+            self.rows.mark_settled(&row);
         }
         Err(Errno::EREMCHG)
     }
@@ -210,7 +210,7 @@ impl Replication {
             Err(Errno::EREMCHG) => Err(Errno::EREMCHG),
             Err(Errno::EBUSY) if may_be_busy => Err(Errno::EBUSY),
             Err(errno) => {
-                self.is_lost(here, chain, member, errno).await?;
+                self.take_out(here, chain, member, errno).await?;
                 Err(Errno::EREMCHG)
             }
         }

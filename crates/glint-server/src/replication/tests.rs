@@ -124,7 +124,7 @@ impl World {
         }
         for ost in 0..self.servers.len() as u16 {
             self.server(ost).adopt(self.here(ost), &self.row());
-            self.server(ost).rows.is_settled(&self.row());
+            self.server(ost).rows.mark_settled(&self.row());
         }
         self.version()
     }

@@ -152,7 +152,7 @@ impl Replication {
                     unreadable = Err((object, errno));
                 }
                 Err(CopyError::Member { errno, .. }) => {
-                    self.is_lost(here, chain, member, errno).await?;
+                    self.take_out(here, chain, member, errno).await?;
                     return Err(Errno::EREMCHG);
                 }
             }

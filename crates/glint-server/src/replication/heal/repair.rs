@@ -70,7 +70,7 @@ impl Replication {
                  another one"
             );
             let chain = ChainVersion { target, version: row.version };
-            self.is_lost(here, chain, ost, Errno::EIO).await?;
+            self.take_out(here, chain, ost, Errno::EIO).await?;
         }
         Err(Errno::EREMCHG)
     }

@@ -62,7 +62,7 @@ fn a_member_that_is_synced_forgets_what_is_stable_since_and_nothing_from_before(
     block_on(member.recent.touch(key, touched(2), UNNUMBERED)).unwrap();
     block_on(member.recent.touch(key, touched(3), (chain.version, 5))).unwrap();
     block_on(member.recent.touch(key, touched(4), (chain.version, 7))).unwrap();
-    member.is_stable(world.here(1), chain, 6);
+    member.learn_stable(world.here(1), chain, 6);
     let left: Vec<u64> = member.recent.list(key).iter().map(|one| one.object.ino.0).collect();
     assert_eq!(left, [1, 2, 4]);
 }
@@ -102,7 +102,7 @@ fn a_member_that_is_synced_again_keeps_what_it_changed_when_it_was_synced_before
             member.adopt(here, &row);
         }
         let version = rows[rows.len() - 1].0;
-        member.is_stable(here, ChainVersion { target, version }, 3);
+        member.learn_stable(here, ChainVersion { target, version }, 3);
         let serves = member.rows.get(target).unwrap().state_of(1) == Some(SERVING);
         let left: Vec<u64> = member.recent.list(key).iter().map(|one| one.object.ino.0).collect();
         let expected: &[u64] = match (serves, is_on) {
@@ -196,7 +196,7 @@ fn a_hole_and_an_allocation_make_no_more_than_their_ranges_pending_and_doubtful(
     let object = touched(7).object;
     (0..2).for_each(|ost| world.write(ost, object, 0, &[1; 16 << 10]));
     head.rows.activate_own(chain, 0);
-    head.rows.is_settled(&world.row());
+    head.rows.mark_settled(&world.row());
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     for (mode, offset) in [(punch, 8 * KIB), (0, 256 * KIB)] {
         let request = OstRequest::Fallocate { object, mode, offset, len: 4 * KIB };

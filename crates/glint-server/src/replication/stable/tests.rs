@@ -81,7 +81,7 @@ fn what_was_called_stable_while_a_member_was_synced_is_over_when_it_serves() {
     let chain = world.next_row(|row| row.members[1].state = MemberState::Syncing);
     let now = (chain.version, 5);
     block_on(world.server(1).recent.touch(key, Touched::whole(OBJECT), now)).unwrap();
-    world.server(1).is_stable(world.here(1), chain, 5);
+    world.server(1).learn_stable(world.here(1), chain, 5);
     assert_eq!(with_recent(&world, 2), [1], "the head may not know of the first one");
     world.next_row(|row| row.members[1].state = MemberState::Serving);
     assert!(with_recent(&world, 2).is_empty());

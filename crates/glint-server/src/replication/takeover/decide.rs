@@ -225,14 +225,14 @@ impl Replication {
             // It stays in doubt, and is tried again: no member is at fault.
             Err(CopyError::Unknown { errno, .. }) => return Err(errno),
             Err(CopyError::Member { ost, errno }) => {
-                self.is_lost(here, chain, ost, errno).await?;
+                self.take_out(here, chain, ost, errno).await?;
                 return Err(Errno::EREMCHG);
             }
             Err(error @ CopyError::Own { errno, .. }) => {
                 tracing::error!(%error, "could not make the copies of an object equal");
                 if row.readable().any(|other| other != head) {
                     // Another member may be able to.
-                    self.is_lost(here, chain, head, errno).await?;
+                    self.take_out(here, chain, head, errno).await?;
                     return Err(Errno::EREMCHG);
                 }
                 // The chain is not kept from everything else. Who is synced gets it later.

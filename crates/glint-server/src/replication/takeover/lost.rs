@@ -53,7 +53,7 @@ impl Replication {
             Ok(()) => Ok(true),
             Err(CopyError::Changed) => Ok(false),
             Err(CopyError::Member { ost, errno }) => {
-                self.is_lost(here, chain, ost, errno).await?;
+                self.take_out(here, chain, ost, errno).await?;
                 Ok(false)
             }
             // Who asks waits for the MDS, as for each row that it needs.
