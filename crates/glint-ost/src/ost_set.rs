@@ -274,6 +274,25 @@ impl<D: Disk> OstSet<D> {
         Ok(())
     }
 
+    /// Says that nobody is to read an object of one OST any more, of which others have copies, or that it
+    /// was copied there whole; see [`ObjectStore::mark`]. `kept` is kept until that is done.
+    pub async fn mark(
+        &self,
+        index: u16,
+        object: ObjectId,
+        is_unreadable: bool,
+        kept: Kept,
+    ) -> FsResult<()> {
+        let ost = self.osts.get(usize::from(index)).ok_or(Errno::ENXIO)?;
+        ost.mark(object, is_unreadable, kept).await
+    }
+
+    /// Whether an object of an OST is known not to be what was written.
+    pub async fn is_unreadable(&self, index: u16, object: ObjectId) -> bool {
+        let Some(ost) = self.osts.get(usize::from(index)) else { return false };
+        ost.is_unreadable(object).await
+    }
+
     /// Begins to bring data to stable storage, and to seal objects that were left alone for `idle`,
     /// usually [`SEAL_IDLE`], and since `noted`: which objects were changed before that is itself on
     /// stable storage. On each OST for which that is not under way. Waits for nothing.

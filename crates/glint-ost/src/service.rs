@@ -9,6 +9,8 @@
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
 
+mod unreadable;
+
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;

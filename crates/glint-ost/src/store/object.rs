@@ -9,6 +9,7 @@
 //!   if nothing changed while they were computed.
 
 mod handed;
+pub(crate) mod unreadable;
 
 use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use unreadable::{UNREADABLE, unreadable};
 
 pub(crate) const ATTRIBUTE: &str = "user.glint.sums";
 pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 4096;
@@ -34,6 +36,8 @@ enum Seal {
     /// size, must not change.
     Leaving(u64),
     Sealed(Sums),
+    /// Known not to be what was written, so that nobody reads it.
+    Unreadable,
 }
 
 /// Effect of a change on the bytes that the checksums cover.
@@ -203,6 +207,7 @@ impl<F: DiskFile> ObjectFile<F> {
                 };
                 sums.check_read(read, offset, &buffer[..n])
             }
+            Seal::Unreadable => Err(unreadable()),
             Seal::Unknown | Seal::Open | Seal::Leaving(_) => Ok(()),
         };
         if reading == ReadMode::Waiting && self.passes()? {
@@ -224,7 +229,7 @@ impl<F: DiskFile> ObjectFile<F> {
         loop {
             let seal = self.seal.read();
             let is_off = match *seal {
-                Seal::Open => true,
+                Seal::Open | Seal::Unreadable => true,
                 Seal::Leaving(size) => !touches.overwrites(size),
                 Seal::Unknown | Seal::Sealed(_) => false,
             };
@@ -242,12 +247,9 @@ impl<F: DiskFile> ObjectFile<F> {
                 // After: the file system has just set its own.
                 self.mtime_changed.store(true, Ordering::Release);
                 let dropped = touches == Touches::Drops && result.is_ok();
-                if dropped && matches!(*seal, Seal::Leaving(_)) {
+                if dropped && matches!(*seal, Seal::Leaving(_) | Seal::Unreadable) {
                     drop(seal);
-                    let mut seal = self.seal.write();
-                    if matches!(*seal, Seal::Leaving(_)) {
-                        *seal = Seal::Open;
-                    }
+                    self.end_unreadable(&mut self.seal.write());
                 }
                 let is_first = !self.is_queued.swap(true, Ordering::AcqRel);
                 return Ok((result, is_first.then_some(number)));
@@ -270,6 +272,7 @@ impl<F: DiskFile> ObjectFile<F> {
                 size
             }
             Seal::Leaving(size) => *size,
+            Seal::Unreadable => return Ok(()),
             Seal::Unknown | Seal::Open => {
                 *seal = Seal::Open;
                 return Ok(());
@@ -292,6 +295,7 @@ impl<F: DiskFile> ObjectFile<F> {
     fn load(&self) -> io::Result<Seal> {
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
         match self.file.attribute(ATTRIBUTE, &mut value) {
+            Ok(len) if value[..len] == UNREADABLE => Ok(Seal::Unreadable),
             Ok(len) => Ok(Sums::decode(&value[..len]).map_or(Seal::Open, Seal::Sealed)),
             Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Seal::Open),
             Err(error) => Err(error.into()),
@@ -345,6 +349,7 @@ impl<F: DiskFile> ObjectFile<F> {
                 }
                 sums.check_all(|room, at| self.read_adding_none(room, at)).map(|()| Some(sums))
             }
+            Seal::Unreadable => Err(unreadable()),
             Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(None),
         }
     }
@@ -358,8 +363,15 @@ impl<F: DiskFile> ObjectFile<F> {
     /// Puts the checksums on, if there were no changes beyond `changes`, all of which
     /// are on stable storage. Returns whether it did.
     pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
-        if matches!(*self.seal.read(), Seal::Sealed(_)) || self.may_change_unseen() {
-            return Ok(false);
+        match *self.seal.read() {
+            Seal::Sealed(_) => return Ok(false),
+            // The change that ends that has it queued again.
+            Seal::Unreadable => {
+                self.is_queued.store(false, Ordering::Release);
+                return Ok(false);
+            }
+            _ if self.may_change_unseen() => return Ok(false),
+            Seal::Unknown | Seal::Open | Seal::Leaving(_) => {}
         }
         let size = self.stat()?.size;
         let (written, read) =

@@ -16,6 +16,7 @@ use crate::error::OstError;
 use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
 use crate::store::files::Files;
+use crate::store::object::unreadable::unreadable;
 use crate::store::object::{ObjectFile, Touches};
 use crate::store::passing::{ObjectCache, PassedBytes, Passing, Range};
 use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
@@ -383,6 +384,9 @@ impl<D: Disk> ObjectStore<D> {
         let Some(file) = self.file(object, None)? else {
             return Ok(if hole { Some(offset) } else { None });
         };
+        if file.is_unreadable()? {
+            return Err(unreadable());
+        }
         match file.file().seek(offset, hole) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NXIO) => Ok(None),

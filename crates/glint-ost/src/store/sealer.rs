@@ -7,6 +7,7 @@
 
 use crate::disk::{Disk, DiskFile, DiskResult};
 use crate::store::checksum::Sums;
+use crate::store::object::unreadable::UNREADABLE;
 use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile, is_unchanged};
 use crate::store::object_store::{ObjectStore, path_of};
 use glint_proto::{ObjectId, clock};
@@ -280,6 +281,10 @@ impl<D: Disk> ObjectStore<D> {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(false),
             len => len?,
         };
+        // What was changed of it nobody reads.
+        if value[..len] == UNREADABLE {
+            return Ok(true);
+        }
         let size = Sums::decode(&value[..len]).map(|sums| sums.size());
         Ok(size == Some(file.stat()?.size))
     }

@@ -3,6 +3,7 @@
 //! Invariant: while bytes may change unseen there are no checksums, on the disk or here, and none
 //! are put on.
 
+use super::unreadable::unreadable;
 use super::{ObjectFile, ReadMode, Seal, Touches, nanos};
 use crate::disk::DiskFile;
 use std::io;
@@ -17,6 +18,7 @@ impl<F: DiskFile> ObjectFile<F> {
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
             Seal::Sealed(sums) => Ok(sums.unchecked_bytes()),
+            Seal::Unreadable => Err(unreadable()),
             Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(0),
         }
     }
@@ -28,6 +30,7 @@ impl<F: DiskFile> ObjectFile<F> {
         let reading = if stays { ReadMode::Waiting } else { ReadMode::AddingNone };
         match &*self.known_seal()? {
             Seal::Sealed(sums) => sums.check_next(|room, at| self.read_by(reading, room, at)),
+            Seal::Unreadable => Err(unreadable()),
             Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(false),
         }
     }
