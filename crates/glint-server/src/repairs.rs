@@ -8,7 +8,7 @@
 //! - Who waits for repairs waits for each object until its repair has begun or nothing can be
 //!   expected, and no longer than [`AWAITED_FOR`].
 
-use crate::replication::{Here, Replication};
+use crate::replication::{CopyFault, Here, Replication};
 use glint_ost::Damage;
 use glint_ost::disk::Disk;
 use glint_proto::chain::ChainId;
@@ -129,7 +129,7 @@ impl Repairs {
                 self.0.lock().note_failed((index, object));
                 continue;
             };
-            let result = replication.repair(here, target, ost, object).await;
+            let result = replication.repair(here, target, (ost, object), CopyFault::Scrub).await;
             let mut turns = self.0.lock();
             match result {
                 Ok(()) => turns.note_begun((index, object), pass),

@@ -260,6 +260,9 @@ pub enum PeerRequest {
     /// Nothing is in doubt any more that this takeover, by the row of the version `before`, has found,
     /// or one before it.
     Decided { chain: ChainVersion, before: u32, takeover: u64 },
+    /// No member that serves can read an object: nobody is to read that of this OST. Or, if not
+    /// `is_unreadable`, it was copied there whole.
+    Mark { chain: ChainVersion, ost: u16, object: ObjectId, is_unreadable: bool },
 }
 
 /// Answers to [`PeerRequest`].

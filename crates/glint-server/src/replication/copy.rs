@@ -34,6 +34,14 @@ pub(super) const PIECE: u64 = 1 << 20;
 /// FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE.
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
+/// Why a member has not made a part of a copy.
+fn of_member(ost: u16, errno: Errno) -> CopyError {
+    match errno {
+        Errno::EREMCHG => CopyError::Changed,
+        errno => CopyError::Member { ost, errno },
+    }
+}
+
 impl Replication {
     /// Makes these parts of an object in `member`, its size and its time as they are in `head`, which
     /// is here, no faster than the `limit`. Returns how many bytes were given.
@@ -61,7 +69,9 @@ impl Replication {
         limit: Option<&Bandwidth>,
     ) -> Result<u64, CopyError> {
         let to = (member, row);
-        let Some(attr) = self.same_size(here, (head, to), object).await? else { return Ok(0) };
+        let Some((attr, was_there)) = self.same_size(here, (head, to), object).await? else {
+            return Ok(0);
+        };
         let mut given = 0;
         let mut room = Vec::new();
         for part in parts {
@@ -90,17 +100,21 @@ impl Replication {
             let time = OstRequest::SetTime { object, mtime: attr.mtime };
             self.give_to(here, to, time, None).await?;
         }
+        if was_there && parts.contains(&Touched::whole(object)) {
+            let copied = self.is_copied_whole(here, to, object).await;
+            copied.map_err(|errno| of_member(member, errno))?;
+        }
         Ok(given)
     }
 
-    /// Gives the object in another member the size that it has in the head. `None` if it is there no
-    /// more, and then here neither.
+    /// Gives the object in another member the size that it has in the head. Returns whether it was
+    /// there; `None` if it is there no more, and then here neither.
     async fn same_size<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, to): (u16, (u16, &Chain)),
         object: ObjectId,
-    ) -> Result<Option<ObjectAttr>, CopyError> {
+    ) -> Result<Option<(ObjectAttr, bool)>, CopyError> {
         let _turn = self.turn(object, 0, u64::MAX).await;
         let stat = OstRequest::Stat { object };
         let OstReply::Stat(own) = self.own_of(here, (head, to.1), object, stat, Bulk::None).await?
@@ -124,7 +138,7 @@ impl Replication {
             }
             _ => {}
         }
-        Ok(own)
+        Ok(own.map(|own| (own, its.is_some())))
     }
 
     /// Removes an object that the head does not have: it was removed here, or a change that failed
@@ -144,10 +158,7 @@ impl Replication {
                 self.ask_member(here, chain, ost, remove).await.map(drop)
             }
         };
-        removed.map_err(|errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Member { ost, errno },
-        })
+        removed.map_err(|errno| of_member(ost, errno))
     }
 
     /// Returns the end of the hole at `at`, at most `end`; `at` itself if there is data.
@@ -235,10 +246,7 @@ impl Replication {
         request: OstRequest,
         data: Option<&[u8]>,
     ) -> Result<OstReply, CopyError> {
-        self.give(here, to, request, data).await.map_err(|errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Member { ost: to.0, errno },
-        })
+        self.give(here, to, request, data).await.map_err(|errno| of_member(to.0, errno))
     }
 }
 

@@ -33,6 +33,16 @@ impl<'a> Data<'a> {
     }
 }
 
+/// Lends bulk, which may be needed again.
+pub(super) fn lent<'b>(bulk: &'b mut Bulk<'_>) -> Bulk<'b> {
+    match bulk {
+        Bulk::None => Bulk::None,
+        Bulk::Out(data) => Bulk::Out(data),
+        Bulk::Shared(data) => Bulk::Shared(data),
+        Bulk::In(room) => Bulk::In(room),
+    }
+}
+
 /// Range of its object that a request changes; `None` if it changes none. See [`parts`].
 pub(super) fn touched(request: &OstRequest, data: Data<'_>) -> FsResult<Option<Touched>> {
     let cover = request.changed(data.0.unwrap_or_default())?.cover();
@@ -61,7 +71,7 @@ impl Replication {
         client: ClientId,
         to: Destination,
         request: OstRequest,
-        bulk: Bulk<'_>,
+        mut bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
         let (Some(chain), Some(index)) = (to.chain, here.index(to.ost)) else {
             return Answer::unchanged(Err(Errno::ENXIO));
@@ -78,8 +88,8 @@ impl Replication {
                             false => Err(Errno::EREMCHG),
                         }));
                     }
-                    let read =
-                        here.osts.handle_apart(client, index, request, bulk, Apart::default());
+                    let (room, apart) = (lent(&mut bulk), Apart::default());
+                    let read = here.osts.handle_apart(client, index, request, room, apart);
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);
                     let read = async { Ok(read.await) };
                     let answer = match self.unless_out((chain.target, to.ost), read).await {
@@ -91,7 +101,7 @@ impl Replication {
                     if !self.is_leased() {
                         return Answer::unchanged(Err(Errno::EREMCHG));
                     }
-                    self.unless_damaged(here, (to.ost, chain.target), request, answer).await
+                    self.unless_damaged(here, (to.ost, chain), request, bulk, answer).await
                 }
                 Err(errno) => Answer::unchanged(Err(errno)),
             };

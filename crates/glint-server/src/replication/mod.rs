@@ -46,9 +46,8 @@ use glint_proto::chain::{
 use glint_proto::limits::CHAIN_LEASE_MS;
 use glint_proto::oss::ObjectPage;
 use glint_proto::{Bulk, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, clock};
-pub(crate) use heal::ENTRIES;
 use heal::HealControl;
-pub(crate) use heal::HealRate;
+pub(crate) use heal::{CopyFault, ENTRIES, HealRate};
 use members::terms::Terms;
 use order::ranges::RangeTurns;
 use order::size_limits::SizeLimits;
@@ -409,10 +408,8 @@ impl Replication {
                 self.learn_stable(here, chain, upto);
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Remove { chain, ost, object } => {
-                let entered = self.rows.enter(chain)?;
-                let removed = self.remove_own(here, (ost, &entered.row), object);
-                self.unless_newer(chain, removed).await.map(|()| PeerReply::Done)
+            PeerRequest::Remove { .. } | PeerRequest::Mark { .. } => {
+                self.answer_about_object(here, request).await
             }
             PeerRequest::Pending { chain, absent, touched } => {
                 let _entered = self.rows.enter(chain)?;

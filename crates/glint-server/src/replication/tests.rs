@@ -129,6 +129,11 @@ impl World {
         self.version()
     }
 
+    /// The disk of a server.
+    pub(super) fn disk(&self, ost: u16) -> &MemoryDisk {
+        &self.servers[usize::from(ost)].disks[0]
+    }
+
     /// A server cannot write its logs any more, none of which it has opened yet.
     pub(super) fn lose_logs(&self, ost: u16) {
         std::fs::remove_dir_all(self.servers[usize::from(ost)].dir.path()).unwrap();

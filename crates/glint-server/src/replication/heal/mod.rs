@@ -7,6 +7,7 @@
 //! - An entry is forgotten only when what it names is on stable storage at the member, and unless it
 //!   was noted again since it was listed: the member may be lost meanwhile, and miss more.
 //! - A member that serves has the index of what others lack, as the head has it.
+//! - An object that nobody who serves can read keeps no member from serving ([`unreadable`]).
 //! - A chain that cannot be healed on, because a disk stands still or a server does not answer, keeps
 //!   no other chain whose head is on another disk: each is healed, and brought to stable storage, apart
 //!   ([`at_work`](super::at_work)).
@@ -19,9 +20,11 @@
 mod control;
 mod index;
 mod repair;
+mod unreadable;
 
 pub(crate) use control::{HealControl, HealRate};
 pub(crate) use index::ENTRIES;
+pub(crate) use repair::CopyFault;
 
 use super::copy::CopyError;
 use super::rows::Told;
@@ -135,7 +138,7 @@ impl Replication {
             (object, self.copy(here, (head, row), member, (object, parts), limit).await)
         });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
-        let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Ok(()));
+        let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Vec::new());
         while let Some((object, copied)) = copies.next().await {
             match copied {
                 Ok(given) => {
@@ -146,10 +149,10 @@ impl Replication {
                 Err(CopyError::Unknown { errno, .. }) => return Err(errno),
                 // The others come first.
                 Err(error @ CopyError::Own { errno, .. }) => {
-                    if unreadable.is_ok() {
-                        tracing::error!(%error, chain = %row.id, "a member cannot be healed");
+                    if unreadable.is_empty() {
+                        tracing::error!(%error, chain = %row.id, "could not heal an object");
                     }
-                    unreadable = Err((object, errno));
+                    unreadable.push((object, errno));
                 }
                 Err(CopyError::Member { errno, .. }) => {
                     self.take_out(here, chain, member, errno).await?;
@@ -172,10 +175,8 @@ impl Replication {
             self.healing.note(member, done.len() as u64, bytes, begun);
             return Ok(true);
         }
-        if let Err((object, errno)) = unreadable {
-            // Another member may be able to.
-            self.repair(here, chain.target, head, object).await.map_err(|_| errno)?;
-            return Err(Errno::EREMCHG);
+        if !unreadable.is_empty() {
+            return self.give_up_objects(here, (head, row), member, unreadable, upto).await;
         }
         // A member that serves has to know what is in doubt; this one was not told all of it. Asked
         // first: until nothing is, all copies are not synced for it again and again.

@@ -6,12 +6,23 @@
 //!   the damaged member is taken out of the chain first, with the object in the index of the others,
 //!   on stable storage. So nothing that happens meanwhile leaves a part of the damage under new
 //!   checksums, and no older bytes come over newer ones: both are kept by heal.
-//! - The last member that serves is not taken out.
+//! - The last member that serves is not taken out, nor one with damage that no other can put right.
 
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{ChainVersion, MemberState, Touched};
-use glint_proto::{Answer, Errno, FsResult, ObjectId, OstReply, OstRequest};
+use glint_proto::{Answer, Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
+
+/// What is wrong with an object of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyFault {
+    /// It could not be read.
+    Read,
+    /// A scrub has found damage, for which nobody waits.
+    Scrub,
+    /// It is not there, or its end is not, which another member has.
+    Lacks,
+}
 
 /// How often the row may change meanwhile.
 const ATTEMPTS: usize = 4;
@@ -22,28 +33,46 @@ impl Replication {
     pub(crate) async fn unless_damaged<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (ost, target): (u16, u16),
+        (ost, chain): (u16, ChainVersion),
         request: OstRequest,
+        bulk: Bulk<'_>,
         answer: Answer<OstReply>,
     ) -> Answer<OstReply> {
         match (&answer.reply, request.object()) {
-            (Err(Errno::EIO), Some(object)) => match self.repair(here, target, ost, object).await {
-                Ok(()) => Answer::unchanged(Err(Errno::EREMCHG)),
-                Err(Errno::EREMCHG) => Answer::unchanged(Err(Errno::EREMCHG)),
-                Err(_) => answer,
-            },
+            // Apart from the state of each read.
+            (Err(Errno::EIO), Some(object)) => {
+                Box::pin(self.is_damaged(here, (ost, chain), object, (request, bulk), answer)).await
+            }
             _ => answer,
         }
     }
 
-    /// Has a member here with a damaged object taken out of the chain, to get the object from
-    /// another member. EIO if no other serves.
+    async fn is_damaged<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (ost, chain): (u16, ChainVersion),
+        object: ObjectId,
+        (request, bulk): (OstRequest, Bulk<'_>),
+        answer: Answer<OstReply>,
+    ) -> Answer<OstReply> {
+        if self.is_marked(here, ost, object).await {
+            let read = self.read_elsewhere(here, (ost, chain), request, bulk).await;
+            return Answer::unchanged(read);
+        }
+        match self.repair(here, chain.target, (ost, object), CopyFault::Read).await {
+            Ok(()) | Err(Errno::EREMCHG) => Answer::unchanged(Err(Errno::EREMCHG)),
+            Err(_) => answer,
+        }
+    }
+
+    /// An object of a member here is damaged, or not there: has the member taken out of the chain, to
+    /// get the object from another one. EIO if there is none, or none that can read it.
     pub(crate) async fn repair<D: Disk>(
         &self,
         here: Here<'_, D>,
         target: u16,
-        ost: u16,
-        object: ObjectId,
+        (ost, object): (u16, ObjectId),
+        fault: CopyFault,
     ) -> FsResult<()> {
         let whole = Touched::whole(object);
         for _ in 0..ATTEMPTS {
@@ -56,6 +85,14 @@ impl Replication {
             if state == MemberState::Syncing {
                 return Err(Errno::EREMCHG);
             }
+            // Who reads waits for no more than a look at the begin of other copies.
+            let is_whole = fault == CopyFault::Scrub;
+            if fault != CopyFault::Lacks
+                && state == MemberState::Serving
+                && !self.may_be_read(here, &row, (ost, object), is_whole).await
+            {
+                return Err(Errno::EIO);
+            }
             match self.tell_pending(here, &row, ost, &[whole]).await {
                 // The member is out already, and gets the object before it serves again.
                 Ok(()) if state != MemberState::Serving => return Ok(()),
@@ -64,11 +101,18 @@ impl Replication {
                 // A member that does not answer is taken out soon.
                 Err(_) => return Err(Errno::EREMCHG),
             }
-            tracing::error!(
-                %object, ost, chain = %row.id,
-                "a copy cannot be read, or does not match its checksums; it is written anew from \
-                 another one"
-            );
+            match fault {
+                CopyFault::Read | CopyFault::Scrub => tracing::error!(
+                    %object, ost, chain = %row.id,
+                    "a copy cannot be read, or does not match its checksums; it is written anew from \
+                     another one"
+                ),
+                CopyFault::Lacks => tracing::warn!(
+                    %object, ost, chain = %row.id,
+                    "an object, or its end, is not there that another member has; it is copied from \
+                     that one"
+                ),
+            }
             let chain = ChainVersion { target, version: row.version };
             self.take_out(here, chain, ost, Errno::EIO).await?;
         }

@@ -8,7 +8,7 @@
 
 use crate::replication::copy::CopyError;
 use crate::replication::takeover::doubts::Wanted;
-use crate::replication::{Here, Replication};
+use crate::replication::{CopyFault, Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Touched};
 use glint_proto::{Bulk, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
@@ -121,7 +121,8 @@ impl Replication {
         }
         let target = row.id.target();
         // In a box: it answers requests of peers, of which some copy.
-        let repaired = Box::pin(self.repair(here, target, head, object)).await;
+        let lacks = CopyFault::Lacks;
+        let repaired = Box::pin(self.repair(here, target, (head, object), lacks)).await;
         // Not with the row of before, whatever became of that.
         repaired.map_err(|_| CopyError::Changed).and(Err(CopyError::Changed))
     }
@@ -154,11 +155,14 @@ impl Replication {
             let (start, end) = outwards(part, BLOCK);
             if found.is_none() && at < start.min(size) {
                 let seek = OstRequest::Seek { object, offset: at, hole: false };
-                found = match self.give_to(here, to, seek, None).await? {
-                    OstReply::Offset(data) => {
+                found = match self.give_to(here, to, seek, None).await {
+                    Ok(OstReply::Offset(data)) => {
                         data.filter(|data| *data < start).map(|data| (data, BLOCK))
                     }
-                    _ => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
+                    Ok(_) => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
+                    // It has something there, and says what no more.
+                    Err(CopyError::Member { errno: Errno::EIO, .. }) => Some((at, 1)),
+                    Err(error) => return Err(error),
                 };
             }
             at = at.max(end);
