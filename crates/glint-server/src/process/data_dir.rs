@@ -19,6 +19,7 @@
 mod logs;
 mod ost_identity;
 mod records;
+mod vacant;
 
 pub use ost_identity::{OstIdentityError, replace_ost};
 
@@ -187,15 +188,8 @@ impl ServedDir {
         }
         let path = &absolute(path)?;
         if !path.join(IDENTITY).exists() {
-            let leftovers = |name: &std::ffi::OsStr| name == "lost+found" || name == "lock";
-            match std::fs::read_dir(path) {
-                Ok(entries) => {
-                    if entries.flatten().any(|entry| !leftovers(&entry.file_name())) {
-                        return Err(DataDirError::Foreign(path.display().to_string()));
-                    }
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(io_error(path)(e).into()),
+            if !vacant::is_vacant(path)? {
+                return Err(DataDirError::Foreign(path.display().to_string()));
             }
             return Ok(ServedDir::Absent { path: path.clone(), osts: osts.unwrap_or(1), role });
         }
