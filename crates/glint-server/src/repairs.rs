@@ -129,7 +129,7 @@ impl Repairs {
                 self.0.lock().note_failed((index, object));
                 continue;
             };
-            let result = replication.repair(here, target, (ost, object), CopyFault::Scrub).await;
+            let result = replication.repair(here, target, (ost, object), CopyFault::Damaged).await;
             let mut turns = self.0.lock();
             match result {
                 Ok(()) => turns.note_begun((index, object), pass),

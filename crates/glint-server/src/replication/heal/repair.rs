@@ -16,10 +16,10 @@ use glint_proto::{Answer, Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest}
 /// What is wrong with an object of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyFault {
-    /// It could not be read.
-    Read,
-    /// A scrub has found damage, for which nobody waits.
-    Scrub,
+    /// Somebody reads these bytes, and gets an error.
+    Read { offset: u64, len: u32 },
+    /// Some of it cannot be read, for which nobody waits.
+    Damaged,
     /// It is not there, or its end is not, which another member has.
     Lacks,
 }
@@ -59,7 +59,13 @@ impl Replication {
             let read = self.read_elsewhere(here, (ost, chain), request, bulk).await;
             return Answer::unchanged(read);
         }
-        match self.repair(here, chain.target, (ost, object), CopyFault::Read).await {
+        let (offset, len) = match request {
+            OstRequest::Read { offset, len, .. } => (offset, len),
+            OstRequest::Seek { offset, .. } => (offset, 1),
+            _ => (0, 1),
+        };
+        let fault = CopyFault::Read { offset, len };
+        match self.repair(here, chain.target, (ost, object), fault).await {
             Ok(()) | Err(Errno::EREMCHG) => Answer::unchanged(Err(Errno::EREMCHG)),
             Err(_) => answer,
         }
@@ -85,11 +91,14 @@ impl Replication {
             if state == MemberState::Syncing {
                 return Err(Errno::EREMCHG);
             }
-            // Who reads waits for no more than a look at the begin of other copies.
-            let is_whole = fault == CopyFault::Scrub;
+            // Who reads waits for no more than the same read of other copies.
+            let range = match fault {
+                CopyFault::Read { offset, len } => Some((offset, len)),
+                CopyFault::Damaged | CopyFault::Lacks => None,
+            };
             if fault != CopyFault::Lacks
                 && state == MemberState::Serving
-                && !self.may_be_read(here, &row, (ost, object), is_whole).await
+                && !self.may_be_read(here, &row, (ost, object), range).await
             {
                 return Err(Errno::EIO);
             }
@@ -102,7 +111,7 @@ impl Replication {
                 Err(_) => return Err(Errno::EREMCHG),
             }
             match fault {
-                CopyFault::Read | CopyFault::Scrub => tracing::error!(
+                CopyFault::Read { .. } | CopyFault::Damaged => tracing::error!(
                     %object, ost, chain = %row.id,
                     "a copy cannot be read, or does not match its checksums; it is written anew from \
                      another one"

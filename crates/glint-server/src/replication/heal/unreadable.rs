@@ -7,6 +7,7 @@
 //!   can read what is asked for.
 //! - The mark ends when the object was copied whole.
 
+use super::CopyFault;
 use crate::replication::copy::PIECE;
 use crate::replication::execute::lent;
 use crate::replication::touched::Tag;
@@ -31,7 +32,7 @@ impl Replication {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         let (mut marked, mut failed) = (HashSet::new(), Ok(false));
         for (object, errno) in objects {
-            match self.repair(here, chain.target, (head, object), super::CopyFault::Read).await {
+            match self.repair(here, chain.target, (head, object), CopyFault::Damaged).await {
                 Ok(()) => return Err(Errno::EREMCHG),
                 Err(Errno::EIO) if errno == Errno::EIO => {}
                 // It says nothing about the object.
@@ -164,17 +165,17 @@ impl Replication {
         Err(Errno::EIO)
     }
 
-    /// Whether another member that serves may be able to read an object, of which its begin is read, or
-    /// all of it. So may one that does not answer.
+    /// Whether another member that serves may be able to read these bytes of an object, or all of it. So
+    /// may one that does not answer.
     pub(super) async fn may_be_read<D: Disk>(
         &self,
         here: Here<'_, D>,
         row: &Chain,
         (ost, object): (u16, ObjectId),
-        is_whole: bool,
+        range: Option<(u64, u32)>,
     ) -> bool {
         for member in row.readable().filter(|member| *member != ost) {
-            if self.may_read(here, (member, row), object, is_whole).await {
+            if self.may_read(here, (member, row), object, range).await {
                 return true;
             }
         }
@@ -186,15 +187,16 @@ impl Replication {
         here: Here<'_, D>,
         member: (u16, &Chain),
         object: ObjectId,
-        is_whole: bool,
+        range: Option<(u64, u32)>,
     ) -> bool {
-        let mut room = vec![0u8; if is_whole { PIECE as usize } else { 1 }];
-        let mut offset = 0;
+        let (mut offset, len) = range.unwrap_or((0, PIECE as u32));
+        let mut room = vec![0u8; len as usize];
         loop {
-            let len = room.len() as u32;
             let read = OstRequest::Read { object, offset, len };
             match self.ask_for(here, member, read, Bulk::In(&mut room)).await {
-                Ok(OstReply::Data(got)) if is_whole && got == len => offset += u64::from(got),
+                Ok(OstReply::Data(got)) if range.is_none() && got == len => {
+                    offset += u64::from(got);
+                }
                 Err(Errno::EIO) => return false,
                 _ => return true,
             }
@@ -226,7 +228,6 @@ impl Replication {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replication::CopyFault;
     use crate::replication::tests::World;
     use crate::replication::touched::UNNUMBERED;
     use futures_lite::future::block_on;
@@ -303,9 +304,9 @@ mod tests {
         for ost in [0, 1, 0] {
             assert_eq!(read_after_error(&world, ost), Err(Errno::EIO));
         }
-        let scrubbed = CopyFault::Scrub;
+        let damaged = CopyFault::Damaged;
         let head = world.server(0);
-        let repaired = head.repair(world.here(0), key.0, (0, OBJECT), scrubbed);
+        let repaired = head.repair(world.here(0), key.0, (0, OBJECT), damaged);
         assert_eq!(block_on(repaired), Err(Errno::EIO));
         assert_eq!(world.row().readable().count(), 2, "nobody is taken out for it again");
     }
