@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::copies::{content, wait_until_equal};
@@ -20,6 +20,15 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 fn exchange(ost: &Path) {
     fs::remove_dir_all(ost).unwrap();
     fs::create_dir(ost).unwrap();
+}
+
+/// Damages an object of an OST.
+fn flip(ost: &Path, object: &Path) {
+    let file = ost.join("objects").join(object);
+    let file = File::options().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 150_000).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], 150_000).unwrap();
 }
 
 /// Three OSTs of one server, each with a copy of everything.
@@ -142,11 +151,7 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
     // Each object is damaged in one copy, and in some of them in two.
     for (n, path) in good.keys().enumerate() {
         for ost in [Some(n % 3), (n % 4 == 0).then_some((n + 1) % 3)].into_iter().flatten() {
-            let file = osts[ost].join("objects").join(path);
-            let file = File::options().read(true).write(true).open(file).unwrap();
-            let mut byte = [0];
-            file.read_exact_at(&mut byte, 150_000).unwrap();
-            file.write_all_at(&[byte[0] ^ 1], 150_000).unwrap();
+            flip(&osts[ost], path);
         }
     }
     let up = one.up(&[]);
@@ -162,6 +167,53 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
     wait_until_whole(text(&mount));
     assert!(content(&osts[2]) == good, "the good bytes are everywhere");
     one.must_read(12);
+    up.stop();
+    one.world.assert_sound();
+}
+
+#[test]
+fn a_file_that_is_damaged_in_all_copies_is_the_only_one_that_fails() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let file = mount.join("lost");
+    let read = || fs::read(&file).map_err(|error| error.raw_os_error());
+    let up = one.up(&[]);
+    one.write(12);
+    fs::write(&file, bytes(99, 200_000)).unwrap();
+    File::open(&file).unwrap().sync_all().unwrap();
+    let object = format!("{:016x}.", fs::metadata(&file).unwrap().ino());
+    let recent = one.world.data().join("recent.log");
+    eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
+    up.stop();
+    wait_until_equal(&osts, true);
+    // One copy of it is lost with its disk.
+    let object =
+        content(&osts[0]).into_keys().find(|path| path.to_string_lossy().contains(&object));
+    osts[..2].iter().for_each(|ost| flip(ost, object.as_ref().unwrap()));
+    exchange(&osts[2]);
+    run(glint().args(["ost", "replace", text(&osts[2])]));
+
+    let up = one.up(&[]);
+    wait_until_whole(text(&mount));
+    one.must_read(12);
+    assert_eq!(read(), Err(Some(libc::EIO)));
+    let begun = std::time::Instant::now();
+    let scrub = glint().args(["scrub", "--json", text(&mount)]).output().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waits for what cannot be");
+    let rows = String::from_utf8_lossy(&scrub.stdout).into_owned();
+    let rows: Vec<serde_json::Value> =
+        rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let sum = |key: &str| rows.iter().map(|row| row[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("damaged"), sum("repaired")), (3, 0), "{rows:?}");
+    assert_eq!(read(), Err(Some(libc::EIO)));
+    let now = chains(text(&mount));
+    assert_eq!(now["count"], now["whole"], "nobody is taken out for it");
+    // Written anew, it is a file like any other.
+    fs::write(&file, bytes(98, 200_000)).unwrap();
+    File::open(&file).unwrap().sync_all().unwrap();
+    wait_until_whole(text(&mount));
+    wait_until_equal(&osts, true);
+    assert!(read().unwrap() == bytes(98, 200_000));
     up.stop();
     one.world.assert_sound();
 }
