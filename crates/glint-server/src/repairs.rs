@@ -4,7 +4,8 @@
 //! Invariants:
 //! - Of each object a repair begins once for each pass that finds it damaged; one whose member could
 //!   not be taken out is tried again.
-//! - Objects are tried in turn: those that cannot be repaired do not delay others.
+//! - Objects are tried in turn: those that cannot be repaired do not delay others. One that no other
+//!   member could read is tried again after [`UNREADABLE_FOR`]: each try reads it.
 //! - Who waits for repairs waits for each object until its repair has begun or nothing can be
 //!   expected, and no longer than [`AWAITED_FOR`].
 
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const AT_ONCE: usize = 8;
 /// Time in which a repair may begin for which somebody waits.
 const AWAITED_FOR: Duration = Duration::from_secs(60);
+/// Time after which other copies of an object are read again that could not be read.
+const UNREADABLE_FOR: Duration = Duration::from_secs(60);
 
 /// Damaged objects that are being repaired.
 #[derive(Default)]
@@ -37,6 +40,8 @@ struct Turns {
     awaited: BTreeMap<Damaged, Instant>,
     /// Those of them that no other member may come to have. They are tried again all the same.
     hopeless: BTreeSet<Damaged>,
+    /// When other members that serve were found not to be able to read them, either.
+    unreadable: BTreeMap<Damaged, Instant>,
     /// The last one tried.
     last: Option<Damaged>,
 }
@@ -52,11 +57,15 @@ pub(crate) struct RepairCount {
 
 impl Turns {
     /// Returns the next objects to try, at most [`AT_ONCE`], going round.
-    fn next(&mut self, found: &BTreeMap<Damaged, u64>) -> Vec<Damaged> {
+    fn next(&mut self, found: &BTreeMap<Damaged, u64>, now: Instant) -> Vec<Damaged> {
         self.begun.retain(|one, pass| found.get(one) == Some(pass));
         self.hopeless.retain(|one| found.contains_key(one));
         self.awaited.retain(|one, _| found.contains_key(one));
-        let due = || found.keys().copied().filter(|one| !self.begun.contains_key(one));
+        let is_over = |then: &Instant| now.saturating_duration_since(*then) >= UNREADABLE_FOR;
+        self.unreadable.retain(|one, then| found.contains_key(one) && !is_over(then));
+        let waits =
+            |one: &Damaged| self.begun.contains_key(one) || self.unreadable.contains_key(one);
+        let due = || found.keys().copied().filter(|one| !waits(one));
         let later = due().filter(|one| Some(*one) > self.last);
         let earlier = due().filter(|one| Some(*one) <= self.last);
         let next: Vec<_> = later.chain(earlier).take(AT_ONCE).collect();
@@ -68,6 +77,12 @@ impl Turns {
         self.begun.insert(one, pass);
         self.awaited.remove(&one);
         self.hopeless.remove(&one);
+    }
+
+    /// Notes that a repair cannot begin: no other member that serves can read the object.
+    fn note_unreadable(&mut self, one: Damaged, now: Instant) {
+        self.unreadable.insert(one, now);
+        self.note_failed(one);
     }
 
     /// Notes that a repair cannot begin: no other member serves, nor comes to.
@@ -116,7 +131,7 @@ impl Repairs {
         for (index, report) in (0..).zip(here.osts.scrub_reports()) {
             found.extend(report.damage.iter().map(|one| ((index, one.object), one.pass)));
         }
-        let due = self.0.lock().next(&found);
+        let due = self.0.lock().next(&found, clock::now());
         for (index, object) in due {
             let Some(pass) = found.get(&(index, object)).copied() else { continue };
             // Otherwise who knows the layouts is not reached.
@@ -133,7 +148,8 @@ impl Repairs {
             let mut turns = self.0.lock();
             match result {
                 Ok(()) => turns.note_begun((index, object), pass),
-                Err(Errno::EIO) if replication.is_awaited_beside(target, ost) => {}
+                Err(Errno::EIO | Errno::EBADMSG) if replication.is_awaited_beside(target, ost) => {}
+                Err(Errno::EBADMSG) => turns.note_unreadable((index, object), clock::now()),
                 // No other copy serves; it may, later.
                 Err(Errno::EIO) => turns.note_failed((index, object)),
                 Err(Errno::EREMCHG) => {}
@@ -154,20 +170,24 @@ mod tests {
     fn objects_that_cannot_be_repaired_do_not_delay_others() {
         let object = |ino| (0, ObjectId { ino: Ino(ino), stripe: 0 });
         let found: BTreeMap<_, _> = (0..20).map(|ino| (object(ino), 1)).collect();
-        let mut turns = Turns::default();
+        let (mut turns, now) = (Turns::default(), clock::now());
         let mut seen = BTreeSet::new();
         for _ in 0..3 {
-            let next = turns.next(&found);
+            let next = turns.next(&found, now);
             assert_eq!(next.len(), AT_ONCE);
             seen.extend(next);
         }
         assert!(seen.iter().eq(found.keys()));
         turns.begun = found.clone().into_iter().skip(2).collect();
-        assert_eq!(turns.next(&found), [object(0), object(1)]);
+        assert_eq!(turns.next(&found, now), [object(0), object(1)]);
+        turns.note_unreadable(object(0), now);
+        assert_eq!(turns.next(&found, now), [object(1)], "it is not read all the time");
+        let later = now + UNREADABLE_FOR;
+        assert_eq!(turns.next(&found, later), [object(0), object(1)]);
         // A later pass finds one damaged again, or still.
         let again = found.into_iter().map(|(one, pass)| (one, pass + u64::from(one == object(7))));
-        assert_eq!(turns.next(&again.collect()), [object(7), object(0), object(1)]);
-        assert!(turns.next(&BTreeMap::new()).is_empty() && turns.begun.is_empty());
+        assert_eq!(turns.next(&again.collect(), now), [object(7), object(0), object(1)]);
+        assert!(turns.next(&BTreeMap::new(), now).is_empty() && turns.begun.is_empty());
     }
 
     #[test]
@@ -185,11 +205,11 @@ mod tests {
             (count.repaired, count.pending)
         };
         assert_eq!(count(&mut turns, 0), (0, 4), "a pass may end before the first try");
-        let next = turns.next(&found);
+        let next = turns.next(&found, begins);
         turns.note_begun(next[0], 1);
         turns.note_failed(next[1]);
         assert_eq!(count(&mut turns, 1), (1, 2));
-        assert_eq!(turns.next(&found).len(), 3, "each is tried again");
+        assert_eq!(turns.next(&found, begins).len(), 3, "each is tried again");
         turns.note_begun(next[1], 1);
         assert_eq!(count(&mut turns, 59), (2, 2));
         assert_eq!(count(&mut turns, 61), (2, 0), "nobody waits for ever, whoever is away");

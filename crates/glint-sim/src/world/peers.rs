@@ -12,7 +12,7 @@ use glint_proto::message::{Hello, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{ClientId, Owner};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Number, as a client, of the first process of a server that is one.
@@ -138,6 +138,7 @@ impl Hosts {
     /// Content of each copy of each object, by the names of their files, once all servers have ended.
     pub(crate) fn copies(&self) -> BTreeMap<String, Vec<(String, Vec<u8>)>> {
         let mut found: BTreeMap<String, Vec<(String, Vec<u8>)>> = BTreeMap::new();
+        let mut unreadable = BTreeSet::new();
         let disks = |(number, host): (usize, &'_ Host)| {
             let disks = host.disks.iter().enumerate();
             let named = |(ost, disk): (usize, &MemoryDisk)| {
@@ -152,14 +153,22 @@ impl Hosts {
                     let path = format!("{directory}/{name}");
                     let read = || {
                         let mut bytes = vec![0; disk.size(&path)? as usize];
-                        disk.open_to_read(&path)?.read(&mut bytes, 0)?;
-                        DiskResult::Ok(bytes)
+                        let (file, mut mark) = (disk.open_to_read(&path)?, [0]);
+                        file.read(&mut bytes, 0)?;
+                        // docs/format.md: nobody reads it, whatever it has.
+                        let marked = file.attribute("user.glint.sums", &mut mark).is_ok();
+                        DiskResult::Ok((bytes, marked && mark == [u8::MAX]))
                     };
-                    let bytes = read().unwrap_or_else(|error| panic!("{path}: {error}"));
+                    let (bytes, is_marked) =
+                        read().unwrap_or_else(|error| panic!("{path}: {error}"));
+                    if is_marked {
+                        unreadable.insert(name.clone());
+                    }
                     found.entry(name).or_default().push((place.clone(), bytes));
                 }
             }
         }
+        found.retain(|name, _| !unreadable.contains(name));
         found
     }
 }

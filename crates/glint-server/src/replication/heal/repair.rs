@@ -72,7 +72,8 @@ impl Replication {
     }
 
     /// An object of a member here is damaged, or not there: has the member taken out of the chain, to
-    /// get the object from another one. EIO if there is none, or none that can read it.
+    /// get the object from another one. EIO if there is none, EBADMSG
+    /// if none of them can read it.
     pub(crate) async fn repair<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -100,7 +101,7 @@ impl Replication {
                 && state == MemberState::Serving
                 && !self.may_be_read(here, &row, (ost, object), range).await
             {
-                return Err(Errno::EIO);
+                return Err(Errno::EBADMSG);
             }
             match self.tell_pending(here, &row, ost, &[whole]).await {
                 // The member is out already, and gets the object before it serves again.

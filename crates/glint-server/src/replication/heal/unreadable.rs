@@ -34,12 +34,17 @@ impl Replication {
         for (object, errno) in objects {
             match self.repair(here, chain.target, (head, object), CopyFault::Damaged).await {
                 Ok(()) => return Err(Errno::EREMCHG),
-                Err(Errno::EIO) if errno == Errno::EIO => {}
+                Err(Errno::EIO | Errno::EBADMSG) if errno == Errno::EIO => {}
                 // It says nothing about the object.
                 Err(_) => {
                     failed = Err(errno);
                     continue;
                 }
+            }
+            // It may have been so for a moment only.
+            if self.may_read(here, (head, row), object, None).await {
+                failed = Err(errno);
+                continue;
             }
             let _turn = self.turn(object, 0, u64::MAX).await;
             match self.mark(here, (member, row), object, true).await {
@@ -307,7 +312,7 @@ mod tests {
         let damaged = CopyFault::Damaged;
         let head = world.server(0);
         let repaired = head.repair(world.here(0), key.0, (0, OBJECT), damaged);
-        assert_eq!(block_on(repaired), Err(Errno::EIO));
+        assert_eq!(block_on(repaired), Err(Errno::EBADMSG));
         assert_eq!(world.row().readable().count(), 2, "nobody is taken out for it again");
     }
 
