@@ -10,6 +10,7 @@
 
 use crate::disk::{Disk, DiskFile};
 use crate::store::checksum::Sums;
+use crate::store::object::unreadable::{UNREADABLE, unreadable};
 use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX};
 use crate::store::object_store::{DIRECTORIES, directory_name, parse_name, path_of, shard_of};
 use crate::store::passing::Passing;
@@ -116,6 +117,9 @@ impl<F: DiskFile> Reading<F> {
             Err(Errno::RANGE) => return Err(Verdict::Damaged("its checksums are damaged".into())),
             Err(errno) => return Err(Verdict::failed("reading its checksums", errno)),
         };
+        if stored == UNREADABLE {
+            return Err(Verdict::Damaged(unreadable().to_string()));
+        }
         let Some(sums) = Sums::decode(&stored) else {
             return Err(Verdict::Damaged("its checksums are damaged".into()));
         };
