@@ -1,11 +1,11 @@
-//! Damage that a scrub has found, and what is done about it: objects with copies are written anew
-//! from another member.
+//! Damage that a scrub has found, or that was marked because no other copy could be read, and what is
+//! done about it: objects with copies are written anew from another member.
 //!
 //! Invariants:
 //! - Of each object a repair begins once for each pass that finds it damaged; one whose member could
 //!   not be taken out is tried again.
 //! - Objects are tried in turn: those that cannot be repaired do not delay others. One that no other
-//!   member could read is tried again after [`UNREADABLE_FOR`]: each try reads it.
+//!   member could read is tried again after [`UNREADABLE_FOR`], or [`AWAITS_FOR`]: each try reads it.
 //! - Who waits for repairs waits for each object until its repair has begun or nothing can be
 //!   expected, and no longer than [`AWAITED_FOR`].
 
@@ -24,6 +24,10 @@ const AT_ONCE: usize = 8;
 const AWAITED_FOR: Duration = Duration::from_secs(60);
 /// Time after which other copies of an object are read again that could not be read.
 const UNREADABLE_FOR: Duration = Duration::from_secs(60);
+/// The same, if one more member comes to serve, which may be able to.
+const AWAITS_FOR: Duration = Duration::from_secs(2);
+/// Stands for the pass of those that no scrub has found.
+const MARKED: u64 = 0;
 
 /// Damaged objects that are being repaired.
 #[derive(Default)]
@@ -40,7 +44,7 @@ struct Turns {
     awaited: BTreeMap<Damaged, Instant>,
     /// Those of them that no other member may come to have. They are tried again all the same.
     hopeless: BTreeSet<Damaged>,
-    /// When other members that serve were found not to be able to read them, either.
+    /// Those that other members that serve could not read, either, until they are tried again.
     unreadable: BTreeMap<Damaged, Instant>,
     /// The last one tried.
     last: Option<Damaged>,
@@ -61,8 +65,7 @@ impl Turns {
         self.begun.retain(|one, pass| found.get(one) == Some(pass));
         self.hopeless.retain(|one| found.contains_key(one));
         self.awaited.retain(|one, _| found.contains_key(one));
-        let is_over = |then: &Instant| now.saturating_duration_since(*then) >= UNREADABLE_FOR;
-        self.unreadable.retain(|one, then| found.contains_key(one) && !is_over(then));
+        self.unreadable.retain(|one, until| found.contains_key(one) && now < *until);
         let waits =
             |one: &Damaged| self.begun.contains_key(one) || self.unreadable.contains_key(one);
         let due = || found.keys().copied().filter(|one| !waits(one));
@@ -81,8 +84,13 @@ impl Turns {
 
     /// Notes that a repair cannot begin: no other member that serves can read the object.
     fn note_unreadable(&mut self, one: Damaged, now: Instant) {
-        self.unreadable.insert(one, now);
+        self.unreadable.insert(one, now + UNREADABLE_FOR);
         self.note_failed(one);
+    }
+
+    /// The same, but one comes to.
+    fn note_awaited(&mut self, one: Damaged, now: Instant) {
+        self.unreadable.insert(one, now + AWAITS_FOR);
     }
 
     /// Notes that a repair cannot begin: no other member serves, nor comes to.
@@ -127,13 +135,17 @@ impl Repairs {
         replication: &Replication,
         layout_of: impl AsyncFn(ObjectId) -> FsResult<Option<Layout>>,
     ) {
-        let mut found: BTreeMap<Damaged, u64> = BTreeMap::new();
+        let marked = replication.marked().into_iter().map(|one| (one, MARKED));
+        let mut found: BTreeMap<Damaged, u64> = marked.collect();
         for (index, report) in (0..).zip(here.osts.scrub_reports()) {
             found.extend(report.damage.iter().map(|one| ((index, one.object), one.pass)));
         }
         let due = self.0.lock().next(&found, clock::now());
         for (index, object) in due {
             let Some(pass) = found.get(&(index, object)).copied() else { continue };
+            if pass == MARKED && !replication.is_marked_still(here, (index, object)).await {
+                continue;
+            }
             // Otherwise who knows the layouts is not reached.
             let Ok(layout) = layout_of(object).await else { return };
             let ost = here.first + index;
@@ -148,7 +160,10 @@ impl Repairs {
             let mut turns = self.0.lock();
             match result {
                 Ok(()) => turns.note_begun((index, object), pass),
-                Err(Errno::EIO | Errno::EBADMSG) if replication.is_awaited_beside(target, ost) => {}
+                Err(Errno::EIO) if replication.is_awaited_beside(target, ost) => {}
+                Err(Errno::EBADMSG) if replication.is_awaited_beside(target, ost) => {
+                    turns.note_awaited((index, object), clock::now());
+                }
                 Err(Errno::EBADMSG) => turns.note_unreadable((index, object), clock::now()),
                 // No other copy serves; it may, later.
                 Err(Errno::EIO) => turns.note_failed((index, object)),

@@ -46,8 +46,8 @@ use glint_proto::chain::{
 use glint_proto::limits::CHAIN_LEASE_MS;
 use glint_proto::oss::ObjectPage;
 use glint_proto::{Bulk, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, clock};
-use heal::HealControl;
 pub(crate) use heal::{CopyFault, ENTRIES, HealRate};
+use heal::{HealControl, Marks};
 use members::terms::Terms;
 use order::ranges::RangeTurns;
 use order::size_limits::SizeLimits;
@@ -117,6 +117,7 @@ pub(crate) struct Replication {
     /// Changes that absent members lack, by chain and member.
     pending: TouchedLog,
     healing: HealControl,
+    marks: Marks,
     at_work: AtWork,
     peers: Mutex<Option<Arc<dyn Peers>>>,
     settled: stable::LastSettled,
@@ -198,6 +199,7 @@ impl Replication {
             unsealed: Unsealed::default(),
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
             healing: HealControl::new(heal_bandwidth),
+            marks: Marks::default(),
             at_work: AtWork::default(),
             peers: Mutex::default(),
             settled: Default::default(),

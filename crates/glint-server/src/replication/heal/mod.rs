@@ -25,6 +25,7 @@ mod unreadable;
 pub(crate) use control::{HealControl, HealRate};
 pub(crate) use index::ENTRIES;
 pub(crate) use repair::CopyFault;
+pub(crate) use unreadable::Marks;
 
 use super::copy::CopyError;
 use super::rows::Told;

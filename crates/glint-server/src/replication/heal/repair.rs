@@ -124,7 +124,8 @@ impl Replication {
                 ),
             }
             let chain = ChainVersion { target, version: row.version };
-            self.take_out(here, chain, ost, Errno::EIO).await?;
+            let why = if fault == CopyFault::Lacks { Errno::ENOENT } else { Errno::EIO };
+            self.take_out(here, chain, ost, why).await?;
         }
         Err(Errno::EREMCHG)
     }

@@ -15,9 +15,32 @@ use crate::replication::{Here, PATIENCE, Replication, within};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::{Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
-use std::collections::HashSet;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashSet};
+
+/// Objects that were marked here in this run: the index of their OST, and which.
+#[derive(Default)]
+pub(crate) struct Marks(Mutex<BTreeSet<(u16, ObjectId)>>);
 
 impl Replication {
+    /// Objects that were marked here in this run.
+    pub(crate) fn marked(&self) -> Vec<(u16, ObjectId)> {
+        self.marks.0.lock().iter().copied().collect()
+    }
+
+    /// Whether an object is marked still that was in this run. If not, that is forgotten.
+    pub(crate) async fn is_marked_still<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (index, object): (u16, ObjectId),
+    ) -> bool {
+        let is_marked = here.osts.is_unreadable(index, object).await;
+        if !is_marked {
+            self.marks.0.lock().remove(&(index, object));
+        }
+        is_marked
+    }
+
     /// The head cannot read these objects, each for this reason, which a member lacks changes of: has
     /// another one take over that may be able to, or marks them in the member if there is none. Returns
     /// whether there is more to do.
@@ -51,7 +74,7 @@ impl Replication {
                 Ok(()) => {}
                 Err(Errno::EREMCHG) => return Err(Errno::EREMCHG),
                 Err(errno) => {
-                    self.is_lost(here, chain, member, errno).await?;
+                    self.take_out(here, chain, member, errno).await?;
                     return Err(Errno::EREMCHG);
                 }
             }
@@ -95,7 +118,13 @@ impl Replication {
     ) -> FsResult<()> {
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
         let (change, _awaited) = self.terms.enter((row.id.target(), ost), row.version).await?;
-        here.osts.mark(index, object, is_unreadable, Box::new(change)).await
+        here.osts.mark(index, object, is_unreadable, Box::new(change)).await?;
+        let mut marks = self.marks.0.lock();
+        match is_unreadable {
+            true => marks.insert((index, object)),
+            false => marks.remove(&(index, object)),
+        };
+        Ok(())
     }
 
     /// Answers the head, which has an object of a member here removed or marked.
@@ -322,6 +351,11 @@ mod tests {
         mark(&world, 1);
         assert_eq!(read_after_error(&world, 1).unwrap(), b"head");
         assert_eq!(world.row().readable().count(), 2);
+        // Nobody waits for that: it gets the object again.
+        let (target, damaged) = (world.version().target, CopyFault::Damaged);
+        let _ = block_on(world.server(1).repair(world.here(1), target, (1, OBJECT), damaged));
+        assert_eq!(world.row().readable().collect::<Vec<u16>>(), [0]);
+        assert!(!world.server(0).pending.is_empty((target, 1)));
     }
 
     #[test]
