@@ -93,6 +93,10 @@ pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 pub const SCAN_DIRECTORIES_MAX: usize = 256;
 /// Most bytes of entries in the answer to it: some milliseconds of a server's core.
 pub const SCAN_BYTES_MAX: usize = 256 << 10;
+/// Most records of a page of the namespace that is checked: about a millisecond of a server's core.
+pub const CHECKED_RECORDS_MAX: usize = 1024;
+/// Most characters of what such a page says of a record that cannot be read.
+pub const DAMAGE_CHARS_MAX: usize = 96;
 
 /// Longest name of a host that a client says (that of Linux is shorter).
 pub const HOST_NAME_BYTES_MAX: usize = 255;
@@ -348,6 +352,9 @@ const _: () = assert!(RESEND_MS_MAX <= DISK_FAILS_MS_MAX && 2 * DISK_FAILS_MS_MA
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(SCAN_BYTES_MAX <= BODY_BYTES_MAX / 2);
+// An entry as it is sent is its name, and less than 64 bytes more; a character has up to four.
+const _: () = assert!(CHECKED_RECORDS_MAX * (NAME_BYTES_MAX + 64) <= BODY_BYTES_MAX / 2);
+const _: () = assert!(CHECKED_RECORDS_MAX * 4 * (DAMAGE_CHARS_MAX + 1) <= BODY_BYTES_MAX / 2);
 const _: () = assert!(NEGATIVE_DENTRIES_PER_DIRECTORY_MAX <= NEGATIVE_DENTRIES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);

@@ -2,50 +2,19 @@
 //! at a second time.
 //!
 //! Invariants:
-//! - Nothing waits for a check, and what it holds here is one page.
 //! - All inodes are read before the first entry. An inode that is unchanged at the second look had
 //!   the same names all the time between, so what its entries added up to is true of it. What was
 //!   changed meanwhile is not told. Changes of one pass of a worker have one ctime: whoever walks
 //!   pauses between the inodes and the entries for longer than a pass takes.
 
-use crate::error::errno;
-use crate::service::Mds;
-use crate::store::keys;
-use crate::store::record::InodeRecord;
-use glint_kv::{Keyspace, Kv};
-use glint_proto::{FileType, FsResult, Ino, Timestamp};
+use glint_proto::chain::ChainId;
+use glint_proto::message::{EntryFact, EntryPlace, InodeFact};
+use glint_proto::{FileType, Ino};
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
-/// Records of one page.
-const PAGE: usize = 4096;
-
-/// What a check has to know of an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InodeFact {
-    /// The inode.
-    pub ino: Ino,
-    /// Its type.
-    pub kind: FileType,
-    /// Its link count.
-    pub links: u32,
-    /// The directory that a directory says it is in; of others a hint.
-    pub parent: Ino,
-    /// Changes whenever it gets or loses a name, and a directory an entry.
-    pub ctime: Timestamp,
-}
-
-/// What a check has to know of an entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EntryFact {
-    /// The directory that it is in.
-    pub parent: Ino,
-    /// Its name.
-    pub name: Vec<u8>,
-    /// The inode that it names.
-    pub ino: Ino,
-    /// The type that it says the inode has.
-    pub kind: FileType,
-}
+/// Directories of a cycle that are looked at again.
+const CYCLE_LOOKS_MAX: usize = 128;
 
 /// Something that seems wrong until it was looked at again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +35,10 @@ pub enum NamespaceDoubt {
     WrongLinks(InodeFact, u32),
     /// These directories are in each other.
     Cycle(Vec<InodeFact>),
+    /// The entry is not where look-ups search for its name.
+    Misplaced(EntryFact),
+    /// The file lies on this OST or chain, which does not exist.
+    NoTarget(InodeFact, u16),
 }
 
 /// An inode, and what was found of it among the entries.
@@ -94,7 +67,11 @@ impl NamespaceCheck {
     /// Takes an entry.
     pub fn entry(&mut self, entry: EntryFact) {
         let is_directory = |counted: &CountedInode| counted.fact.kind == FileType::Directory;
-        if !self.inodes.get(&entry.parent).is_some_and(is_directory) {
+        let parent = entry.place.parent;
+        if entry.is_misplaced {
+            self.doubts.push(NamespaceDoubt::Misplaced(entry.clone()));
+        }
+        if !self.inodes.get(&parent).is_some_and(is_directory) {
             self.doubts.push(NamespaceDoubt::NoDirectory(entry.clone()));
         }
         let Some(child) = self.inodes.get_mut(&entry.ino) else {
@@ -102,16 +79,16 @@ impl NamespaceCheck {
             return;
         };
         child.names = child.names.saturating_add(1);
-        child.found_in = entry.parent;
+        child.found_in = parent;
         let fact = child.fact;
         if fact.kind == FileType::Directory
-            && let Some(parent) = self.inodes.get_mut(&entry.parent)
+            && let Some(above) = self.inodes.get_mut(&parent)
         {
-            parent.subdirectories = parent.subdirectories.saturating_add(1);
+            above.subdirectories = above.subdirectories.saturating_add(1);
         }
         if fact.kind != entry.kind {
             self.doubts.push(NamespaceDoubt::WrongType(entry, fact));
-        } else if fact.kind == FileType::Directory && fact.parent != entry.parent {
+        } else if fact.kind == FileType::Directory && fact.parent != parent {
             self.doubts.push(NamespaceDoubt::WrongParent(entry, fact));
         }
     }
@@ -132,6 +109,9 @@ impl NamespaceCheck {
                     self.doubts.push(NamespaceDoubt::NoName(*fact));
                 }
                 continue;
+            }
+            if let Some(target) = fact.missing_target {
+                self.doubts.push(NamespaceDoubt::NoTarget(*fact, target));
             }
             if is_directory && *names > 1 {
                 self.doubts.push(NamespaceDoubt::ManyNames(*fact, *names));
@@ -166,75 +146,109 @@ impl NamespaceCheck {
 }
 
 impl NamespaceDoubt {
-    /// Whether it is so after the second look, which finds the inode and the entry as `inode` and
-    /// `entry` say, given a number, or a directory and a name.
-    pub fn is_confirmed(
-        &self,
-        inode: impl Fn(Ino) -> Option<InodeFact>,
-        entry: impl Fn(Ino, &[u8]) -> Option<EntryFact>,
-    ) -> bool {
-        let is_there = |one: &EntryFact| entry(one.parent, &one.name).as_ref() == Some(one);
-        let is_unchanged = |one: &InodeFact| inode(one.ino).as_ref() == Some(one);
+    /// What has to be looked at again: inodes, and entries after these.
+    pub fn looks(&self) -> (Vec<Ino>, Vec<EntryPlace>) {
+        let entry = |one: &EntryFact| vec![one.place.clone()];
         match self {
-            NamespaceDoubt::NoInode(one) => is_there(one) && inode(one.ino).is_none(),
-            NamespaceDoubt::NoDirectory(one) => {
-                let found = inode(one.parent).map(|fact| fact.kind);
-                is_there(one) && found != Some(FileType::Directory)
-            }
+            NamespaceDoubt::NoInode(one) => (vec![one.ino], entry(one)),
+            NamespaceDoubt::NoDirectory(one) => (vec![one.place.parent], entry(one)),
+            NamespaceDoubt::Misplaced(one) => (Vec::new(), entry(one)),
             NamespaceDoubt::WrongType(one, fact) | NamespaceDoubt::WrongParent(one, fact) => {
-                is_there(one) && is_unchanged(fact)
+                (vec![fact.ino], entry(one))
             }
             NamespaceDoubt::ManyNames(fact, _)
             | NamespaceDoubt::NoName(fact)
-            | NamespaceDoubt::WrongLinks(fact, _) => is_unchanged(fact),
-            NamespaceDoubt::Cycle(facts) => facts.iter().all(is_unchanged),
+            | NamespaceDoubt::WrongLinks(fact, _)
+            | NamespaceDoubt::NoTarget(fact, _) => (vec![fact.ino], Vec::new()),
+            NamespaceDoubt::Cycle(facts) => {
+                (facts.iter().take(CYCLE_LOOKS_MAX).map(|fact| fact.ino).collect(), Vec::new())
+            }
+        }
+    }
+
+    /// Whether it is so after the second look, which has found these.
+    pub fn is_confirmed(
+        &self,
+        inodes: &HashMap<Ino, InodeFact>,
+        entries: &HashSet<EntryFact>,
+    ) -> bool {
+        let is_unchanged = |one: &InodeFact| inodes.get(&one.ino) == Some(one);
+        match self {
+            NamespaceDoubt::NoInode(one) => entries.contains(one) && !inodes.contains_key(&one.ino),
+            NamespaceDoubt::NoDirectory(one) => {
+                let found = inodes.get(&one.place.parent).map(|fact| fact.kind);
+                entries.contains(one) && found != Some(FileType::Directory)
+            }
+            NamespaceDoubt::Misplaced(one) => entries.contains(one),
+            NamespaceDoubt::WrongType(one, fact) | NamespaceDoubt::WrongParent(one, fact) => {
+                entries.contains(one) && is_unchanged(fact)
+            }
+            NamespaceDoubt::ManyNames(fact, _)
+            | NamespaceDoubt::NoName(fact)
+            | NamespaceDoubt::WrongLinks(fact, _)
+            | NamespaceDoubt::NoTarget(fact, _) => is_unchanged(fact),
+            NamespaceDoubt::Cycle(facts) => facts.iter().take(CYCLE_LOOKS_MAX).all(is_unchanged),
         }
     }
 }
 
-impl<K: Kv> Mds<K> {
-    /// A page of inodes from a number on, in their order; and from where to go on, if there may be
-    /// more. Records that cannot be read are left out: the offline check names them.
-    pub async fn inode_facts(&self, from: Ino) -> FsResult<(Vec<InodeFact>, Option<Ino>)> {
-        let page = self.kv.scan(Keyspace::Inode, &from.key(), &[0xff; 9], PAGE).await;
-        let page = page.map_err(errno)?;
-        let last = page.last().and_then(|(key, _)| Ino::from_key(key));
-        let next = last.filter(|_| page.len() == PAGE).map(|ino| Ino(ino.0.saturating_add(1)));
-        let read = |(key, value): &(Vec<u8>, Vec<u8>)| {
-            let ino = Ino::from_key(key)?;
-            let InodeRecord { attr, parent, .. } = InodeRecord::decode(ino, value).ok()?;
-            let (kind, links, ctime) = (attr.file_type(), attr.nlink, attr.ctime);
-            Some(InodeFact { ino, kind, links, parent, ctime })
+/// For people, in the words of the offline check.
+impl fmt::Display for NamespaceDoubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |one: &EntryFact| {
+            let EntryPlace { parent, name, .. } = &one.place;
+            format!("entry {:?} in {parent}", String::from_utf8_lossy(name))
         };
-        Ok((page.iter().filter_map(read).collect(), next))
-    }
-
-    /// A page of entries from a key on, in the order of their keys; and the key to go on with, if
-    /// there may be more. Entries that cannot be read are left out.
-    pub async fn entry_facts(&self, from: &[u8]) -> FsResult<(Vec<EntryFact>, Option<Vec<u8>>)> {
-        let page = self.kv.scan(Keyspace::Entry, from, &[0xff; 9], PAGE).await.map_err(errno)?;
-        let last = page.last().filter(|_| page.len() == PAGE);
-        let next = last.map(|(key, _)| [key.as_slice(), &[0]].concat());
-        let read = |(key, value): &(Vec<u8>, Vec<u8>)| {
-            let (parent, _, name) = keys::parse_entry(key)?;
-            let (ino, kind) = keys::parse_entry_value(value)?;
-            Some(EntryFact { parent, name: name.to_vec(), ino, kind })
-        };
-        Ok((page.iter().filter_map(read).collect(), next))
+        match self {
+            NamespaceDoubt::NoInode(one) => {
+                write!(f, "{} names inode {}, which does not exist", shown(one), one.ino)
+            }
+            NamespaceDoubt::NoDirectory(one) => {
+                write!(f, "{}: the parent is not a directory", shown(one))
+            }
+            NamespaceDoubt::WrongType(one, _) => write!(f, "{} has the wrong type", shown(one)),
+            NamespaceDoubt::WrongParent(_, fact) => {
+                write!(f, "directory {} has the wrong parent", fact.ino)
+            }
+            NamespaceDoubt::ManyNames(fact, names) => {
+                write!(f, "directory {} has {names} names", fact.ino)
+            }
+            NamespaceDoubt::NoName(fact) => write!(f, "inode {} has no name", fact.ino),
+            NamespaceDoubt::WrongLinks(InodeFact { ino, links, .. }, right) => {
+                write!(f, "inode {ino} has link count {links}, should be {right}")
+            }
+            NamespaceDoubt::Cycle(facts) => {
+                let some = facts.iter().take(8).map(|fact| fact.ino.to_string());
+                let some: Vec<String> = some.collect();
+                write!(f, "{} directories are in each other: {}", facts.len(), some.join(", "))
+            }
+            NamespaceDoubt::Misplaced(one) => write!(f, "{} has the wrong name hash", shown(one)),
+            NamespaceDoubt::NoTarget(InodeFact { ino, .. }, target) => {
+                match ChainId::of_target(*target) {
+                    Some(chain) => {
+                        write!(f, "file {ino} lies on chain {chain}, which does not exist")
+                    }
+                    None => write!(f, "file {ino} lies on OST {target}, which does not exist"),
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::Timestamp;
 
     fn inode(ino: u64, kind: FileType, links: u32, parent: u64) -> InodeFact {
         let ctime = Timestamp { secs: 1, nanos: 0 };
-        InodeFact { ino: Ino(ino), kind, links, parent: Ino(parent), ctime }
+        let (ino, parent) = (Ino(ino), Ino(parent));
+        InodeFact { ino, kind, links, parent, ctime, missing_target: None }
     }
 
     fn entry(parent: u64, name: &str, ino: u64, kind: FileType) -> EntryFact {
-        EntryFact { parent: Ino(parent), name: name.as_bytes().to_vec(), ino: Ino(ino), kind }
+        let place = EntryPlace { parent: Ino(parent), cookie: 16, name: name.as_bytes().to_vec() };
+        EntryFact { place, ino: Ino(ino), kind, is_misplaced: false }
     }
 
     fn check(inodes: &[InodeFact], entries: &[EntryFact]) -> Vec<NamespaceDoubt> {
@@ -242,6 +256,12 @@ mod tests {
         inodes.iter().for_each(|fact| check.inode(*fact));
         entries.iter().for_each(|fact| check.entry(fact.clone()));
         check.end()
+    }
+
+    /// Whether the doubt is confirmed by a look that finds these.
+    fn confirms(doubt: &NamespaceDoubt, inodes: &[InodeFact], entries: &[EntryFact]) -> bool {
+        let inodes = inodes.iter().map(|fact| (fact.ino, *fact)).collect();
+        doubt.is_confirmed(&inodes, &entries.iter().cloned().collect())
     }
 
     use FileType::{Directory, Regular};
@@ -272,11 +292,12 @@ mod tests {
         entries.push(lost.clone());
         let doubts = check(&inodes, &entries);
         assert_eq!(doubts, [NamespaceDoubt::NoInode(lost.clone())]);
-        let there = |_: Ino, _: &[u8]| Some(lost.clone());
-        assert!(doubts[0].is_confirmed(|_| None, there));
-        assert!(!doubts[0].is_confirmed(|_| None, |_, _| None), "removed");
-        let made = |_| Some(inode(9, Regular, 1, 2));
-        assert!(!doubts[0].is_confirmed(made, there), "made since the inodes were read");
+        assert_eq!(doubts[0].looks(), (vec![Ino(9)], vec![lost.place.clone()]));
+        let there = [lost];
+        assert!(confirms(&doubts[0], &[], &there));
+        assert!(!confirms(&doubts[0], &[], &[]), "removed");
+        let made = [inode(9, Regular, 1, 2)];
+        assert!(!confirms(&doubts[0], &made, &there), "made since the inodes were read");
     }
 
     #[test]
@@ -285,15 +306,16 @@ mod tests {
         entries.pop();
         let wrong = NamespaceDoubt::WrongLinks(inodes[2], 1);
         assert_eq!(check(&inodes, &entries), std::slice::from_ref(&wrong));
-        assert!(wrong.is_confirmed(|_| Some(inodes[2]), |_, _| None));
+        assert!(confirms(&wrong, &inodes, &[]));
+        assert_eq!(wrong.to_string(), "inode 0x3 has link count 2, should be 1");
         // It was renamed, and had both names all the time.
         let ctime = Timestamp { secs: 2, nanos: 0 };
         let renamed = InodeFact { ctime, ..inodes[2] };
-        assert!(!wrong.is_confirmed(|_| Some(renamed), |_, _| None));
+        assert!(!confirms(&wrong, &[renamed], &[]));
         entries.remove(1);
         let lost = NamespaceDoubt::NoName(inodes[2]);
         assert_eq!(check(&inodes, &entries), std::slice::from_ref(&lost));
-        assert!(!lost.is_confirmed(|_| None, |_, _| None), "removed");
+        assert!(!confirms(&lost, &[], &[]), "removed");
     }
 
     #[test]
@@ -330,7 +352,23 @@ mod tests {
         entries[2].kind = FileType::Symlink;
         let wrong = NamespaceDoubt::WrongType(entries[2].clone(), inodes[2]);
         assert_eq!(check(&inodes, &entries), [wrong]);
+        entries[2].kind = Regular;
+        entries[2].is_misplaced = true;
+        assert_eq!(check(&inodes, &entries), [NamespaceDoubt::Misplaced(entries[2].clone())]);
         entries[2] = entry(4, "f", 3, Regular);
         assert_eq!(check(&inodes, &entries), [NamespaceDoubt::NoDirectory(entries[2].clone())]);
+    }
+
+    #[test]
+    fn osts_and_chains_of_files_exist() {
+        let (mut inodes, entries) = sound();
+        let chain = ChainId { copies: 2, index: 7 }.target();
+        for (target, shown) in [(3, "OST 3"), (chain, "chain 2x7")] {
+            inodes[2].missing_target = Some(target);
+            let found = check(&inodes, &entries);
+            assert_eq!(found, [NamespaceDoubt::NoTarget(inodes[2], target)]);
+            assert!(found[0].to_string().contains(shown), "{}", found[0]);
+            assert!(confirms(&found[0], &inodes, &[]));
+        }
     }
 }

@@ -3,4 +3,5 @@
 pub(crate) mod check;
 pub(crate) mod check_online;
 pub(crate) mod destroyed;
+pub(crate) mod namespace_pages;
 pub(crate) mod reaper;

@@ -20,7 +20,7 @@ use crate::{NetError, Service, capability, host, stats};
 use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
-use glint_proto::message::{Hello, Reply, Request, Survived};
+use glint_proto::message::{Hello, NamespaceQuery, Reply, Request, Survived};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest,
@@ -105,6 +105,7 @@ impl<S: Service> Worker<S> {
             Request::BalanceTurn(request) => {
                 self.order(&connection, self.service.balance_turn(request)).await
             }
+            Request::Check(query) => self.check_namespace(&connection, query).await,
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;
@@ -249,6 +250,21 @@ impl<S: Service> Worker<S> {
         }
         match carried_out.await {
             Ok(text) => Reply::Json(text),
+            Err(reason) => Reply::Refused(reason),
+        }
+    }
+
+    /// Reads a part of the namespace, for who may do everything.
+    async fn check_namespace(
+        &self,
+        connection: &ServedConnection<S>,
+        query: NamespaceQuery,
+    ) -> Reply {
+        if connection.rights().is_some() {
+            return Reply::Failed(Errno::EACCES);
+        }
+        match self.service.check_namespace(query).await {
+            Ok(page) => Reply::Checked(page),
             Err(reason) => Reply::Refused(reason),
         }
     }

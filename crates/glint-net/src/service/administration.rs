@@ -1,6 +1,6 @@
 //! The process itself: its state, its threads, and the other servers of the cluster.
 
-use glint_proto::message::{BalanceTurn, DrainOst, GiveUp};
+use glint_proto::message::{BalanceTurn, DrainOst, GiveUp, NamespacePage, NamespaceQuery};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 use glint_proto::{Errno, FsResult};
@@ -39,6 +39,14 @@ pub trait AdminService {
     /// error a sentence for people.
     fn balance_turn(&self, _request: BalanceTurn) -> impl Future<Output = Result<String, String>> {
         ready(Err("only the server with the MDS knows all OSTs; ask that".into()))
+    }
+
+    /// Reads a part of the namespace, for a check of it. An error is a sentence for people.
+    fn check_namespace(
+        &self,
+        _query: NamespaceQuery,
+    ) -> impl Future<Output = Result<NamespacePage, String>> {
+        ready(Err("only the server with the MDS has a namespace; ask that".into()))
     }
 
     /// Answers another server of OSTs, whose certificate has this name.

@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
+mod namespace;
 mod orders;
 
 use crate::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
@@ -15,6 +16,7 @@ use crate::reclaim::Reclaim;
 use crate::{
     Attr, Capability, Cred, Errno, FsResult, Ino, ObjectId, RequestId, Session, Timestamp,
 };
+pub use namespace::{EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery};
 pub use orders::{BalanceStep, BalanceTurn, DrainOst, DrainStep, GiveUp, GiveUpStep, OstOrder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -230,6 +232,8 @@ pub enum Request<'a> {
     ReadObjects(Vec<ObjectRead>),
     /// A command moves files between OSTs, and no other one shall.
     BalanceTurn(BalanceTurn),
+    /// A part of the namespace, for a check of it.
+    Check(NamespaceQuery),
 }
 
 impl Request<'_> {
@@ -243,7 +247,8 @@ impl Request<'_> {
             | Request::Heal { .. }
             | Request::GiveUpOst(_)
             | Request::DrainOst(_)
-            | Request::BalanceTurn(_) => Op::Status,
+            | Request::BalanceTurn(_)
+            | Request::Check(_) => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
@@ -324,6 +329,8 @@ pub enum Reply {
     Reclaimed(Vec<FsResult<MdsReply>>),
     /// To [`Request::ReadObjects`], in its order: bytes of each in the bulk.
     ObjectsRead(Vec<FsResult<u32>>),
+    /// To [`Request::Check`].
+    Checked(NamespacePage),
 }
 
 /// A page of a directory.

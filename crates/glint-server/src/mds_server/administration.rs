@@ -7,7 +7,9 @@ use glint_net::AdminService;
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
 use glint_proto::chain::ChainPolicy;
-use glint_proto::message::{BalanceTurn, DrainOst, GiveUp, GiveUpStep};
+use glint_proto::message::{
+    BalanceTurn, DrainOst, GiveUp, GiveUpStep, NamespacePage, NamespaceQuery,
+};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 
@@ -42,6 +44,11 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
 
     async fn balance_turn(&self, request: BalanceTurn) -> Result<String, String> {
         self.take_turn(request).await
+    }
+
+    async fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
+        let page = self.mds.namespace_page(query).await;
+        page.map_err(|errno| format!("the namespace cannot be read: {errno}"))
     }
 
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {

@@ -18,8 +18,8 @@ use crate::oss::{
 };
 use crate::posix::ScanFilter;
 use crate::{
-    Attr, ClientId, Cred, Errno, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim, SetAttr,
-    SetTime, Timestamp,
+    Attr, ClientId, Cred, Errno, FileType, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim,
+    SetAttr, SetTime, Timestamp,
 };
 use serde::Serialize;
 use std::fmt::Debug;
@@ -112,6 +112,10 @@ fn oss() -> OssInfo {
     OssInfo { first_ost: 1, osts: 2, address: "a:1".into(), space: vec![SPACE] }
 }
 
+fn place() -> EntryPlace {
+    EntryPlace { parent: Ino(1), cookie: 16, name: b"n".to_vec() }
+}
+
 #[test]
 fn the_header_of_a_frame() {
     let header = Header {
@@ -191,6 +195,9 @@ fn requests_and_replies_of_a_connection() {
             capability: None,
         }]),
         Request::BalanceTurn(BalanceTurn { token: 3, step: BalanceStep::End }),
+        Request::Check(NamespaceQuery::Inodes(Ino(1))),
+        Request::Check(NamespaceQuery::Entries(vec![2])),
+        Request::Check(NamespaceQuery::Again { inodes: vec![Ino(1)], entries: vec![place()] }),
     ];
     must_be(
         &requests,
@@ -219,7 +226,10 @@ fn requests_and_replies_of_a_connection() {
          DrainOst 140301
          DrainOst 14030201
          ReadObjects 150101000708020300
-         BalanceTurn 160302",
+         BalanceTurn 160302
+         Check 170001
+         Check 17010102
+         Check 17020101010110016e",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -236,6 +246,24 @@ fn requests_and_replies_of_a_connection() {
         capabilities: true,
         survived: Survived { mds: 9, ost: 10 },
         evicted: false,
+    };
+    let page = NamespacePage {
+        inodes: vec![InodeFact {
+            ino: Ino(7),
+            kind: FileType::Regular,
+            links: 1,
+            parent: Ino(1),
+            ctime: TIME,
+            missing_target: Some(9),
+        }],
+        entries: vec![EntryFact {
+            place: place(),
+            ino: Ino(7),
+            kind: FileType::Regular,
+            is_misplaced: true,
+        }],
+        damaged: vec!["d".into()],
+        next: Some(NamespaceQuery::Entries(vec![2])),
     };
     let replies = [
         Reply::Welcome(welcome),
@@ -255,6 +283,7 @@ fn requests_and_replies_of_a_connection() {
         Reply::Refused("r".into()),
         Reply::Reclaimed(vec![Ok(MdsReply::Done), Err(Errno::ESTALE)]),
         Reply::ObjectsRead(vec![Ok(1), Err(Errno::ENXIO)]),
+        Reply::Checked(page),
     ];
     must_be(
         &replies,
@@ -271,7 +300,8 @@ fn requests_and_replies_of_a_connection() {
          Busy 0c01
          Refused 0d0172
          Reclaimed 0e02000001e801
-         ObjectsRead 0f020001010c",
+         ObjectsRead 0f020001010c
+         Checked 10010704010106040109010110016e07040101016401010102",
     );
 }
 

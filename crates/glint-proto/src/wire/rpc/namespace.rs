@@ -1,0 +1,64 @@
+//! Pages of the namespace for a check that goes on beside requests.
+
+use crate::{FileType, Ino, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Part of the namespace that a check asks for, of
+/// [`CHECKED_RECORDS_MAX`](crate::limits::CHECKED_RECORDS_MAX) records at most.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NamespaceQuery {
+    /// Inodes in their order, from this one on.
+    Inodes(Ino),
+    /// Entries in the order of their keys, from this key on; all keys come after an empty one.
+    Entries(Vec<u8>),
+    /// The second look at what seems wrong: those of these that are there. Inodes are read first.
+    Again { inodes: Vec<Ino>, entries: Vec<EntryPlace> },
+}
+
+/// Answer to a [`NamespaceQuery`].
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NamespacePage {
+    pub inodes: Vec<InodeFact>,
+    pub entries: Vec<EntryFact>,
+    /// Records that cannot be read: what is wrong with each, for people.
+    pub damaged: Vec<String>,
+    /// How to go on, if there may be more.
+    pub next: Option<NamespaceQuery>,
+}
+
+/// What a check has to know of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InodeFact {
+    pub ino: Ino,
+    pub kind: FileType,
+    pub links: u32,
+    /// The directory that a directory says it is in; of others a hint.
+    pub parent: Ino,
+    /// Changes whenever it gets or loses a name, and a directory an entry.
+    pub ctime: Timestamp,
+    /// An OST, or a chain ([`ChainId::target`](crate::chain::ChainId::target)), that the layout of
+    /// a file names and that does not exist.
+    pub missing_target: Option<u16>,
+}
+
+/// What a check has to know of an entry.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct EntryFact {
+    pub place: EntryPlace,
+    /// The inode that it names.
+    pub ino: Ino,
+    /// The type that it says the inode has.
+    pub kind: FileType,
+    /// It is not where look-ups of its name search for it.
+    pub is_misplaced: bool,
+}
+
+/// Where an entry is stored.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct EntryPlace {
+    /// The directory.
+    pub parent: Ino,
+    /// Hash of the name, as it is stored.
+    pub cookie: u64,
+    pub name: Vec<u8>,
+}
