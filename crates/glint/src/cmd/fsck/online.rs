@@ -1,0 +1,217 @@
+//! `glint fsck --online`: check of a namespace while it is served.
+
+use super::{Check, Outcome, Progress};
+use crate::CommandResult;
+use crate::signals::Stop;
+use crate::target::{Target, not_reached};
+use glint_mds::{NamespaceCheck, NamespaceDoubt};
+use glint_net::{Address, Remote};
+use glint_proto::Ino;
+use glint_proto::limits::CHECKED_RECORDS_MAX;
+use glint_proto::message::{NamespacePage, NamespaceQuery};
+use serde_json::json;
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Time between the inodes and the entries: changes of one pass of the server have one ctime, and a
+/// pass must not be seen in part.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Records after which a second look is asked for. What is wrong with one name or inode is seen by a
+/// few records, a cycle by more.
+const LOOKS: usize = CHECKED_RECORDS_MAX / 2;
+
+/// A server, and how far its check is.
+struct OnlineCheck {
+    address: Address,
+    stop: Stop,
+    progress: Progress,
+    found: Check,
+    inodes: usize,
+    entries: usize,
+    /// Files that are open, or wait for their removal, and have no name.
+    orphans: usize,
+}
+
+/// Runs the command on the server that `said` names.
+pub(super) fn run(said: &str, json: bool) -> CommandResult {
+    let Target::Server(address) = Target::find(Some(said))? else {
+        return Err(format!(
+            "{said} is a mount; say the server with the MDS: HOST, HOST:PORT, or its data directory \
+             or socket here"
+        )
+        .into());
+    };
+    let exact = crate::identity::exact(&address);
+    let mut check = OnlineCheck {
+        address: exact.map_err(|why| format!("server {address}: {why}"))?,
+        stop: Stop::listen()?,
+        progress: Progress::new(),
+        found: Check::default(),
+        inodes: 0,
+        entries: 0,
+        orphans: 0,
+    };
+    let ended = check.namespace().map_err(|error| error.to_string());
+    check.progress.end();
+    check.say(json, ended.as_ref().err());
+    ended?;
+    Ok(ExitCode::from(check.found.exit_code()))
+}
+
+impl OnlineCheck {
+    /// Reads all inodes and all entries, and looks again at what seems wrong.
+    fn namespace(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut check = NamespaceCheck::default();
+        self.pages(NamespaceQuery::Inodes(Ino(0)), |this, page| {
+            this.inodes += page.inodes.len();
+            for fact in page.inodes {
+                this.orphans += usize::from(fact.links == 0);
+                check.inode(fact);
+            }
+        })?;
+        std::thread::sleep(PAUSE);
+        self.pages(NamespaceQuery::Entries(Vec::new()), |this, page| {
+            this.entries += page.entries.len();
+            for fact in page.entries {
+                check.entry(fact);
+            }
+        })?;
+        let doubts = check.end();
+        let Some((first, mut until)) = second_look(&doubts, 0) else { return Ok(()) };
+        let mut from = 0;
+        self.ask(first, |this, page| {
+            let inodes = page.inodes.into_iter().map(|fact| (fact.ino, fact)).collect();
+            let entries = page.entries.into_iter().collect();
+            for doubt in &doubts[from..until] {
+                if doubt.is_confirmed(&inodes, &entries) {
+                    this.found.find(doubt.to_string(), outcome(doubt));
+                }
+            }
+            let (next, its_end) = second_look(&doubts, until)?;
+            (from, until) = (until, its_end);
+            Some(next)
+        })
+    }
+
+    /// Walks all pages from `first` on.
+    fn pages(
+        &mut self,
+        first: NamespaceQuery,
+        mut take: impl FnMut(&mut OnlineCheck, NamespacePage),
+    ) -> Result<(), Box<dyn Error>> {
+        self.ask(first, |this, mut page| {
+            for damage in std::mem::take(&mut page.damaged) {
+                this.found.find(damage, Outcome::Repairable);
+            }
+            let next = page.next.take();
+            take(this, page);
+            next
+        })
+    }
+
+    /// Asks for one part of the namespace after another, until `next` names none or somebody ends
+    /// the command.
+    fn ask(
+        &mut self,
+        first: NamespaceQuery,
+        mut next: impl FnMut(&mut OnlineCheck, NamespacePage) -> Option<NamespaceQuery>,
+    ) -> Result<(), Box<dyn Error>> {
+        let address = self.address.clone();
+        let asked = Remote::check_namespace(&address, first, |page| {
+            if self.stop.is_asked() {
+                return None;
+            }
+            let query = next(self, page);
+            let (inodes, entries) = (self.inodes, self.entries);
+            self.progress.tell(|| format!("{inodes} inodes, {entries} entries"));
+            query
+        });
+        asked.map_err(|error| not_reached(&address, &error))?;
+        match self.stop.is_asked() {
+            true => Err("ended before all was checked".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Prints what was found, and of a check that failed, why.
+    fn say(&self, json: bool, error: Option<&String>) {
+        self.found.say_findings(json);
+        let OnlineCheck { inodes, entries, orphans, .. } = self;
+        let all = self.found.findings.len();
+        if json {
+            let mut summary = json!({"inodes": inodes, "entries": entries, "orphans": orphans,
+                "findings": all, "unrepaired": all});
+            if let Some(error) = error {
+                summary["error"] = json!(error);
+            }
+            crate::say!("{summary}");
+            return;
+        }
+        if error.is_some() {
+            return;
+        }
+        let result = match (all, self.found.count(Outcome::Repairable)) {
+            (0, _) => "sound".to_owned(),
+            (n, 0) => format!("{n} findings, {n} that --repair cannot put right"),
+            (n, m) => format!(
+                "{n} findings; `glint fsck --repair`, when the server is stopped, puts {m} of them right"
+            ),
+        };
+        crate::say!("{inodes} inodes, {entries} entries, {orphans} orphans: {result}");
+    }
+}
+
+/// Whether the offline check puts it right.
+fn outcome(doubt: &NamespaceDoubt) -> Outcome {
+    match doubt {
+        NamespaceDoubt::Cycle(_) | NamespaceDoubt::NoTarget(..) => Outcome::Left,
+        _ => Outcome::Repairable,
+    }
+}
+
+/// The second look at some of these, from one on; and which is the first that it does not see. `None`
+/// if all were looked at.
+fn second_look(doubts: &[NamespaceDoubt], from: usize) -> Option<(NamespaceQuery, usize)> {
+    let (mut inodes, mut entries, mut until) = (Vec::new(), Vec::new(), from);
+    for doubt in doubts.iter().skip(from) {
+        if inodes.len() + entries.len() >= LOOKS {
+            break;
+        }
+        let (its_inodes, its_entries) = doubt.looks();
+        inodes.extend(its_inodes);
+        entries.extend(its_entries);
+        until += 1;
+    }
+    (until > from).then_some((NamespaceQuery::Again { inodes, entries }, until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::message::InodeFact;
+    use glint_proto::{FileType, Timestamp};
+
+    #[test]
+    fn all_doubts_are_looked_at_and_no_look_is_too_large() {
+        let fact = |ino: u64| InodeFact {
+            ino: Ino(ino),
+            kind: FileType::Directory,
+            links: 2,
+            parent: Ino::ROOT,
+            ctime: Timestamp { secs: 1, nanos: 0 },
+            missing_target: None,
+        };
+        let cycle = NamespaceDoubt::Cycle((0..1000).map(fact).collect());
+        let mut doubts: Vec<NamespaceDoubt> =
+            (2..3000).map(|ino| NamespaceDoubt::NoName(fact(ino))).collect();
+        doubts.extend((0..20).map(|_| cycle.clone()));
+        let mut from = 0;
+        while let Some((query, until)) = second_look(&doubts, from) {
+            let NamespaceQuery::Again { inodes, entries } = query else { panic!("no look") };
+            assert!((1..=CHECKED_RECORDS_MAX).contains(&inodes.len()) && entries.is_empty());
+            from = until;
+        }
+        assert_eq!(from, doubts.len());
+    }
+}
