@@ -6,8 +6,9 @@
 use futures_lite::future::block_on;
 use glint_kv::Kv;
 use glint_kv::memory::MemoryKv;
-use glint_mds::{Config, Mds, Targets, check};
+use glint_mds::{Config, Mds, NamespaceCheck, Targets, check};
 use glint_proto::MetadataService;
+use glint_proto::message::{NamespacePage, NamespaceQuery};
 use glint_proto::{
     Arrival, Attr, Cred, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags,
     Timestamp, clock,
@@ -188,11 +189,37 @@ impl Tree {
         while block_on(self.mds.reap(&Nowhere)).unwrap() {}
     }
 
-    /// Panics unless `glint fsck` would find nothing.
+    /// What the check beside requests finds, if nothing is changed meanwhile.
+    pub(crate) fn findings_online(&self) -> Vec<String> {
+        let page = |query| block_on(self.mds.namespace_page(query)).unwrap();
+        let (mut check, mut found) = (NamespaceCheck::default(), Vec::new());
+        for first in [NamespaceQuery::Inodes(Ino(0)), NamespaceQuery::Entries(Vec::new())] {
+            let mut next = Some(first);
+            while let Some(query) = next {
+                let NamespacePage { inodes, entries, damaged, next: more } = page(query);
+                inodes.into_iter().for_each(|fact| check.inode(fact));
+                entries.into_iter().for_each(|fact| check.entry(fact));
+                found.extend(damaged);
+                next = more;
+            }
+        }
+        for doubt in check.end() {
+            let (inodes, entries) = doubt.looks();
+            let again = page(NamespaceQuery::Again { inodes, entries });
+            let inodes = again.inodes.into_iter().map(|fact| (fact.ino, fact)).collect();
+            let entries = again.entries.into_iter().collect();
+            assert!(doubt.is_confirmed(&inodes, &entries), "{doubt}: nobody has changed it");
+            found.push(doubt.to_string());
+        }
+        found
+    }
+
+    /// Panics unless `glint fsck` would find nothing, nor `glint fsck --online`.
     pub(crate) fn must_be_sound(&self) {
         while block_on(self.mds.reap(&Nowhere)).unwrap() {}
         let report = block_on(check(&self.kv, false)).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);
+        assert_eq!(self.findings_online(), Vec::<String>::new());
         assert_eq!(report.inodes, self.mds.inode_count());
     }
 }

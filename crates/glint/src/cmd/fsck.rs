@@ -47,12 +47,12 @@ pub(crate) const USAGE: u8 = 16;
 /// clients may come back, objects that belong to no file are counted and kept; when none is
 /// expected any more, after a start and a clean end, --repair removes them.
 ///
-/// With --online the server runs, and others go on to use it: entries, inodes, link counts, and
-/// whether the OSTs of files exist are checked, and what seems wrong is looked at a second time, as it
-/// may have been changed meanwhile. It is for those who may do everything there, takes about 150 bytes
-/// of memory here for each inode, and puts nothing right. Objects, orphans, extended attributes, sizes
-/// and copies are compared only when the server is stopped; `glint scrub` compares data with its
-/// checksums while it runs.
+/// With --online the server runs, and others go on to use it. Entries, inodes and link counts are
+/// checked, and whether the OSTs of files exist. What seems wrong is looked at a second time, as it
+/// may have been changed meanwhile. This is for those who may do everything there, takes about 150
+/// bytes of memory here for each inode, and puts nothing right. Objects, orphans, extended
+/// attributes, sizes and copies are compared only when the server is stopped; `glint scrub` compares
+/// data with its checksums while it runs.
 ///
 /// Exits as fsck(8): 0 if nothing is wrong, 1 if something was and --repair put it right, 4 if
 /// something is wrong and was left, 5 for both, 8 if the check could not come to its end (a
@@ -71,8 +71,8 @@ pub(crate) struct Args {
     /// said several times.
     #[arg(long = "oss", value_name = "DIR")]
     osses: Vec<PathBuf>,
-    /// Check the namespace of a server with an MDS that runs: HOST, HOST:PORT, or its data directory
-    /// or socket here.
+    /// Check the namespace of a server with an MDS that runs: HOST, HOST:PORT, or its data
+    /// directory or socket here.
     #[arg(long, value_name = "DIR|HOST:PORT",
         conflicts_with_all = ["directory", "data", "osses", "repair", "skip_data"])]
     online: Option<String>,

@@ -17,8 +17,7 @@ use std::time::Duration;
 /// Time between the inodes and the entries: changes of one pass of the server have one ctime, and a
 /// pass must not be seen in part.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Records after which a second look is asked for. What is wrong with one name or inode is seen by a
-/// few records, a cycle by more.
+/// Records after which a second look is asked for. A name or an inode needs a few, a cycle more.
 const LOOKS: usize = CHECKED_RECORDS_MAX / 2;
 
 /// A server, and how far its check is.
@@ -37,8 +36,8 @@ struct OnlineCheck {
 pub(super) fn run(said: &str, json: bool) -> CommandResult {
     let Target::Server(address) = Target::find(Some(said))? else {
         return Err(format!(
-            "{said} is a mount; say the server with the MDS: HOST, HOST:PORT, or its data directory \
-             or socket here"
+            "{said} is a mount; say the server with the MDS: HOST, HOST:PORT, or its data \
+             directory or socket here"
         )
         .into());
     };
@@ -155,7 +154,8 @@ impl OnlineCheck {
             (0, _) => "sound".to_owned(),
             (n, 0) => format!("{n} findings, {n} that --repair cannot put right"),
             (n, m) => format!(
-                "{n} findings; `glint fsck --repair`, when the server is stopped, puts {m} of them right"
+                "{n} findings; `glint fsck --repair` puts {m} of them right when the server is \
+                 stopped"
             ),
         };
         crate::say!("{inodes} inodes, {entries} entries, {orphans} orphans: {result}");
@@ -170,8 +170,8 @@ fn outcome(doubt: &NamespaceDoubt) -> Outcome {
     }
 }
 
-/// The second look at some of these, from one on; and which is the first that it does not see. `None`
-/// if all were looked at.
+/// The second look at some of these, from one on; and which is the first that it does not see.
+/// `None` if all were looked at.
 fn second_look(doubts: &[NamespaceDoubt], from: usize) -> Option<(NamespaceQuery, usize)> {
     let (mut inodes, mut entries, mut until) = (Vec::new(), Vec::new(), from);
     for doubt in doubts.iter().skip(from) {
