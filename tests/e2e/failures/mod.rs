@@ -8,6 +8,7 @@ mod disks_of_copies;
 mod faults;
 mod formats;
 mod lost;
+mod online_check;
 mod power;
 mod replays;
 mod space;

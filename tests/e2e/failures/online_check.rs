@@ -1,0 +1,134 @@
+//! `glint fsck --online`: a namespace is checked while it is used.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use futures_lite::future::block_on;
+use glint_kv::local::LocalKv;
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_server::data_dir::DataDir;
+use glint_server::{Settings, engine_options};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use support::load::Load;
+use support::*;
+
+/// Findings, and the summary, of a check that ends with this code.
+fn check(port: u16, code: i32) -> (Vec<String>, Value) {
+    let online = address(port);
+    let output = glint().args(["fsck", "--json", "--online", &online]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{said}{output:?}");
+    let mut lines: Vec<Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let summary = lines.pop().expect("a summary");
+    let findings = lines.iter().map(|line| line["finding"].as_str().unwrap().to_owned());
+    (findings.collect(), summary)
+}
+
+/// Makes, links, moves and removes files and directories.
+fn move_around(dir: &Path, end: &AtomicBool) {
+    let (one, two) = (dir.join("one"), dir.join("two"));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&two).unwrap();
+    for n in 0.. {
+        if end.load(Ordering::Relaxed) {
+            break;
+        }
+        let (made, moved) = (one.join(format!("d{n}")), two.join(format!("d{n}")));
+        fs::create_dir(&made).unwrap();
+        fs::write(made.join("f"), b"words").unwrap();
+        fs::hard_link(made.join("f"), one.join(format!("f{n}"))).unwrap();
+        fs::rename(&made, &moved).unwrap();
+        if n % 3 == 0 {
+            fs::remove_dir_all(&moved).unwrap();
+        }
+        if n % 2 == 0 {
+            fs::remove_file(one.join(format!("f{n}"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_found_in_what_others_change() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "2"]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let (two, b) = world.mount(port, "b", &[]);
+    let load = Load::start([&a, &b]);
+    let end = Arc::<AtomicBool>::default();
+    let (its_end, its_dir) = (end.clone(), a.clone());
+    let mover = std::thread::spawn(move || move_around(&its_dir, &its_end));
+    for _ in 0..at_length(3, 20) {
+        let (findings, summary) = check(port, 0);
+        assert!(findings.is_empty() && summary["findings"] == 0, "{findings:?} {summary}");
+        assert!(summary["inodes"].as_u64() > Some(0), "{summary}");
+        assert!(summary["entries"].as_u64() > Some(0), "{summary}");
+    }
+    end.store(true, Ordering::Relaxed);
+    mover.join().unwrap();
+    load.end(100);
+    one.stop();
+    two.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn damage_is_found_while_the_server_runs() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    fs::create_dir(dir.join("d")).unwrap();
+    for name in ["kept", "lost", "named"] {
+        fs::write(dir.join("d").join(name), name).unwrap();
+    }
+    fs::hard_link(dir.join("d/named"), dir.join("d/twice")).unwrap();
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+    remove_entries(&world.data(), &["lost", "twice"]);
+
+    let server = world.serve(port, &[]);
+    let (mut found, summary) = check(port, 4);
+    assert_eq!(summary["unrepaired"], 2, "{summary}");
+    found.sort_by_key(|one| one.ends_with("has no name"));
+    assert!(found[0].ends_with("has link count 2, should be 1"), "{found:?}");
+    assert!(found[1].ends_with("has no name"), "{found:?}");
+    let said = glint().args(["fsck", "--online", &address(port)]).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("2 findings; `glint fsck --repair`"), "{said}");
+    server.stop();
+    let data = world.data();
+    let repair = glint().args(["fsck", "--repair", text(&data)]).output().unwrap();
+    assert_eq!(repair.status.code(), Some(1), "{repair:?}");
+    let server = world.serve(port, &[]);
+    assert!(check(port, 0).0.is_empty());
+    server.stop();
+
+    let away = glint().args(["fsck", "--online", &address(port)]).output().unwrap();
+    assert_eq!(away.status.code(), Some(8), "{away:?}");
+    let both = glint().args(["fsck", "--repair", "--online", &address(port)]).output().unwrap();
+    assert_eq!(both.status.code(), Some(16), "{both:?}");
+}
+
+/// Removes names from the store of a stopped server.
+fn remove_entries(data: &Path, names: &[&str]) {
+    let data = DataDir::open(data).unwrap();
+    let kv = LocalKv::open(&data.mds(), engine_options(&data, &Settings::default()).unwrap());
+    let kv = kv.unwrap();
+    let all = block_on(kv.scan(Keyspace::Entry, &[], &[0xff; 9], usize::MAX)).unwrap();
+    let mut batch = Batch::new();
+    for (key, _) in all {
+        // Behind the directory and the hash.
+        if names.iter().any(|name| key[16..] == *name.as_bytes()) {
+            batch.delete(Keyspace::Entry, &key);
+        }
+    }
+    block_on(kv.commit(batch, &[])).unwrap();
+    block_on(kv.sync()).unwrap();
+}
