@@ -49,10 +49,10 @@ pub(crate) const USAGE: u8 = 16;
 ///
 /// With --online the server runs, and others go on to use it. Entries, inodes and link counts are
 /// checked, and whether the OSTs of files exist. What seems wrong is looked at a second time, as it
-/// may have been changed meanwhile. This is for those who may do everything there, takes about 150
-/// bytes of memory here for each inode, and puts nothing right. Objects, orphans, extended
-/// attributes, sizes and copies are compared only when the server is stopped; `glint scrub` compares
-/// data with its checksums while it runs.
+/// may have been changed meanwhile, and all is checked once more if something is found. This is for
+/// those who may do everything there, takes about 150 bytes of memory here for each inode, and puts
+/// nothing right. Objects, orphans, extended attributes, sizes and copies are compared only when the
+/// server is stopped; `glint scrub` compares data with its checksums while it runs.
 ///
 /// Exits as fsck(8): 0 if nothing is wrong, 1 if something was and --repair put it right, 4 if
 /// something is wrong and was left, 5 for both, 8 if the check could not come to its end (a
