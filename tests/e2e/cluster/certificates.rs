@@ -204,6 +204,12 @@ fn rights_in_a_certificate() {
     fs::create_dir(admin.join("open")).unwrap();
     fs::set_permissions(admin.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
 
+    // All names and inodes are for those who may do everything.
+    for limited in [&reader, &squashed, &mapped] {
+        let check = ["fsck", "--online", &address(port), "--cert", text(limited)];
+        let said = refused(glint().args(check));
+        assert!(said.contains("does not allow that"), "{said}");
+    }
     let (reader_mount, root) = mount("reader", &reader);
     assert_eq!(fs::read(root.join("f")).unwrap(), b"content");
     let refused = |result: std::io::Result<()>| {
