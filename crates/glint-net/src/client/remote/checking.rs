@@ -33,7 +33,7 @@ impl Remote {
                     }
                 }
             }
-            Ok(())
+            Ok::<(), NetError>(())
         })
     }
 }
