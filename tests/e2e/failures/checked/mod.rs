@@ -1,0 +1,4 @@
+//! What a check of the file system finds: stopped, or while it is served.
+
+mod copies;
+mod online;
