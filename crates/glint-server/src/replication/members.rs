@@ -66,6 +66,19 @@ impl Replication {
         here.osts.remove(index, object, Box::new(change)).await
     }
 
+    /// Has nobody read an object of a member here any more; or, if not `is_unreadable`, ends that.
+    pub(super) async fn mark_on_disk<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (ost, row): (u16, &Chain),
+        object: ObjectId,
+        is_unreadable: bool,
+    ) -> FsResult<()> {
+        let index = here.index(ost).ok_or(Errno::ENXIO)?;
+        let (change, _awaited) = self.terms.enter((row.id.target(), ost), row.version).await?;
+        here.osts.mark(index, object, is_unreadable, Box::new(change)).await
+    }
+
     /// Waits for something that a member of a chain does, unless it is taken out: EREMCHG.
     pub(super) async fn unless_out<R>(
         &self,

@@ -117,8 +117,7 @@ impl Replication {
         is_unreadable: bool,
     ) -> FsResult<()> {
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
-        let (change, _awaited) = self.terms.enter((row.id.target(), ost), row.version).await?;
-        here.osts.mark(index, object, is_unreadable, Box::new(change)).await?;
+        self.mark_on_disk(here, (ost, row), object, is_unreadable).await?;
         let mut marks = self.marks.0.lock();
         match is_unreadable {
             true => marks.insert((index, object)),
