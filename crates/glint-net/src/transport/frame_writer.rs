@@ -190,10 +190,14 @@ async fn send_parts(
     bytes: &[u8],
     bulks: Vec<(usize, Arc<Vec<u8>>)>,
 ) -> io::Result<()> {
-    let mut taken = match stream.encrypts() {
-        true => 0,
-        false => stream.try_send_all(&in_order(bytes, &bulks))?,
-    };
+    let mut taken = 0;
+    if !stream.encrypts() {
+        let parts = in_order(bytes, &bulks);
+        taken = stream.try_send_all(&parts)?;
+        if taken == parts.iter().map(|part| part.len()).sum::<usize>() {
+            return Ok(());
+        }
+    }
     let last = bulks.len() - 1;
     let mut sent = 0;
     for (at, (before, bulk)) in bulks.into_iter().enumerate() {
