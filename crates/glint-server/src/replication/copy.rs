@@ -101,8 +101,8 @@ impl Replication {
             self.give_to(here, to, time, None).await?;
         }
         if was_there && parts.contains(&Touched::whole(object)) {
-            let copied = self.is_copied_whole(here, to, object).await;
-            copied.map_err(|errno| of_member(member, errno))?;
+            let ended = self.end_mark(here, to, object).await;
+            ended.map_err(|errno| of_member(member, errno))?;
         }
         Ok(given)
     }

@@ -33,16 +33,6 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Lends bulk, which may be needed again.
-pub(super) fn lent<'b>(bulk: &'b mut Bulk<'_>) -> Bulk<'b> {
-    match bulk {
-        Bulk::None => Bulk::None,
-        Bulk::Out(data) => Bulk::Out(data),
-        Bulk::Shared(data) => Bulk::Shared(data),
-        Bulk::In(room) => Bulk::In(room),
-    }
-}
-
 /// Range of its object that a request changes; `None` if it changes none. See [`parts`].
 pub(super) fn touched(request: &OstRequest, data: Data<'_>) -> FsResult<Option<Touched>> {
     let cover = request.changed(data.0.unwrap_or_default())?.cover();
@@ -88,7 +78,7 @@ impl Replication {
                             false => Err(Errno::EREMCHG),
                         }));
                     }
-                    let (room, apart) = (lent(&mut bulk), Apart::default());
+                    let (room, apart) = (bulk.lend(), Apart::default());
                     let read = here.osts.handle_apart(client, index, request, room, apart);
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);
                     let read = async { Ok(read.await) };

@@ -67,7 +67,7 @@ impl Replication {
     }
 
     /// Has nobody read an object of a member here any more; or, if not `is_unreadable`, ends that.
-    pub(super) async fn mark_on_disk<D: Disk>(
+    pub(super) async fn mark_own<D: Disk>(
         &self,
         here: Here<'_, D>,
         (ost, row): (u16, &Chain),
@@ -76,7 +76,9 @@ impl Replication {
     ) -> FsResult<()> {
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
         let (change, _awaited) = self.terms.enter((row.id.target(), ost), row.version).await?;
-        here.osts.mark(index, object, is_unreadable, Box::new(change)).await
+        here.osts.mark(index, object, is_unreadable, Box::new(change)).await?;
+        self.marks.note((index, object), is_unreadable);
+        Ok(())
     }
 
     /// Waits for something that a member of a chain does, unless it is taken out: EREMCHG.

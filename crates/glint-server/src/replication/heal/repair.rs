@@ -41,13 +41,17 @@ impl Replication {
         match (&answer.reply, request.object()) {
             // Apart from the state of each read.
             (Err(Errno::EIO), Some(object)) => {
-                Box::pin(self.is_damaged(here, (ost, chain), object, (request, bulk), answer)).await
+                let asked = (request, bulk);
+                let answer = self.answer_of_damaged(here, (ost, chain), object, asked, answer);
+                Box::pin(answer).await
             }
             _ => answer,
         }
     }
 
-    async fn is_damaged<D: Disk>(
+    /// Answers who reads an object that cannot be read here: from another member if it is marked, else
+    /// it is repaired.
+    async fn answer_of_damaged<D: Disk>(
         &self,
         here: Here<'_, D>,
         (ost, chain): (u16, ChainVersion),
@@ -72,8 +76,7 @@ impl Replication {
     }
 
     /// An object of a member here is damaged, or not there: has the member taken out of the chain, to
-    /// get the object from another one. EIO if there is none, EBADMSG
-    /// if none of them can read it.
+    /// get the object from another one. EIO if there is none, EBADMSG if none of them can read it.
     pub(crate) async fn repair<D: Disk>(
         &self,
         here: Here<'_, D>,

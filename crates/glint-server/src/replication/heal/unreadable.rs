@@ -9,7 +9,6 @@
 
 use super::CopyFault;
 use crate::replication::copy::PIECE;
-use crate::replication::execute::lent;
 use crate::replication::touched::Tag;
 use crate::replication::{Here, PATIENCE, Replication, within};
 use glint_ost::disk::Disk;
@@ -21,6 +20,17 @@ use std::collections::{BTreeSet, HashSet};
 /// Objects that were marked here in this run: the index of their OST, and which.
 #[derive(Default)]
 pub(crate) struct Marks(Mutex<BTreeSet<(u16, ObjectId)>>);
+
+impl Marks {
+    /// Notes that an object is marked, or is no more.
+    pub(in crate::replication) fn note(&self, one: (u16, ObjectId), is_unreadable: bool) {
+        let mut marks = self.0.lock();
+        match is_unreadable {
+            true => marks.insert(one),
+            false => marks.remove(&one),
+        };
+    }
+}
 
 impl Replication {
     /// Objects that were marked here in this run.
@@ -36,7 +46,7 @@ impl Replication {
     ) -> bool {
         let is_marked = here.osts.is_unreadable(index, object).await;
         if !is_marked {
-            self.marks.0.lock().remove(&(index, object));
+            self.marks.note((index, object), false);
         }
         is_marked
     }
@@ -109,23 +119,6 @@ impl Replication {
         self.ask_member(here, chain, ost, mark).await.map(drop)
     }
 
-    async fn mark_own<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        (ost, row): (u16, &Chain),
-        object: ObjectId,
-        is_unreadable: bool,
-    ) -> FsResult<()> {
-        let index = here.index(ost).ok_or(Errno::ENXIO)?;
-        self.mark_on_disk(here, (ost, row), object, is_unreadable).await?;
-        let mut marks = self.marks.0.lock();
-        match is_unreadable {
-            true => marks.insert((index, object)),
-            false => marks.remove(&(index, object)),
-        };
-        Ok(())
-    }
-
     /// Answers the head, which has an object of a member here removed or marked.
     pub(in crate::replication) async fn answer_about_object<D: Disk>(
         &self,
@@ -147,8 +140,9 @@ impl Replication {
         }
     }
 
-    /// An object was copied whole to a member that had it before: who reads it gets it again.
-    pub(in crate::replication) async fn is_copied_whole<D: Disk>(
+    /// Ends the mark of an object that was copied whole to a member which had it before, if it has one:
+    /// who reads it there gets it again.
+    pub(in crate::replication) async fn end_mark<D: Disk>(
         &self,
         here: Here<'_, D>,
         to: (u16, &Chain),
@@ -184,7 +178,7 @@ impl Replication {
     ) -> FsResult<OstReply> {
         let row = self.row_of(chain)?;
         for member in row.readable().filter(|member| *member != ost) {
-            match self.ask_for(here, (member, &row), request, lent(&mut bulk)).await {
+            match self.ask_for(here, (member, &row), request, bulk.lend()).await {
                 Err(Errno::EIO) => {}
                 // A member that does not answer is taken out soon.
                 Err(_) => return Err(Errno::EREMCHG),
