@@ -6,15 +6,26 @@
 //! ```text
 //! version 1 byte | log2 of block 1 | size 8 LE | crc32c 4 LE for each block | crc32c 4 LE of all before
 //! ```
+//!
+//! Version 2 has a bit for each block behind their sums, least significant first, in whole bytes:
+//! set for those that are damaged, of which there is at least one. They do not match their sums.
+//!
+//! Invariant: while a block is not touched its sum is carried over from one seal to the next
+//! ([`Sums::compute`]). So damage beside what was changed gets no sum that it matches.
+
+mod blocks;
 
 use crate::disk::DiskResult;
+use crate::store::passing::Range;
 use crate::store::written::UNIT_BYTES;
+use blocks::BlockStates;
 use glint_proto::limits::FILE_BYTES_MAX;
 use std::io;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const VERSION: u8 = 1;
+/// Version with a bit for each block.
+const VERSION_OF_DAMAGED: u8 = 2;
 const BLOCK_LOG2_MIN: u8 = 16;
 /// Checksums that fit beside the header in an attribute of 2 KiB, which every local file system
 /// takes.
@@ -22,12 +33,19 @@ const BLOCKS_MAX: u64 = 500;
 /// Blocks up to this size are read whole to check a part of them.
 const BLOCK_LOG2_WHOLE_MAX: u8 = 20;
 
-/// The sums of an object, and which blocks were found right since it was opened.
+/// The sums of an object, and what became of its blocks since it was opened or sealed.
 pub(crate) struct Sums {
     size: u64,
     block_log2: u8,
     sums: Vec<u32>,
-    checked: Vec<AtomicU64>,
+    states: BlockStates,
+}
+
+/// A block that was not touched since its sum was taken.
+struct KeptBlock {
+    sum: u32,
+    end: u64,
+    is_damaged: bool,
 }
 
 /// Bytes that are not what was written.
@@ -47,40 +65,119 @@ impl From<Mismatch> for io::Error {
 }
 
 impl Sums {
-    fn new(size: u64, block_log2: u8, sums: Vec<u32>) -> Sums {
-        let checked = (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Sums { size, block_log2, sums, checked }
+    fn new(size: u64, block_log2: u8, sums: Vec<u32>, is_damaged: impl Fn(usize) -> bool) -> Sums {
+        let states = BlockStates::new(sums.len(), is_damaged);
+        Sums { size, block_log2, sums, states }
     }
 
-    /// Computes the sums of the first `size` bytes of a file, from those of units that were taken as
-    /// they were `written`, and from what `read` reads.
+    /// Computes the sums of the first `size` bytes of a file: from those `before` of blocks that
+    /// were not touched, from those of units that were taken as they were `written`, and from
+    /// what `read` reads. What was damaged, and not overwritten, gets a sum that it does not match.
     pub(crate) fn compute(
         mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
         size: u64,
         written: &[Option<u32>],
+        before: Option<&Sums>,
     ) -> io::Result<Sums> {
         let mut block_log2 = BLOCK_LOG2_MIN;
         while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
             block_log2 += 1;
         }
-        let mut sums = Vec::new();
+        if let Some(before) = before.filter(|before| before.is_cut(size, block_log2)) {
+            before.find_damage(&mut read)?;
+        }
+        let (mut sums, mut damaged) = (Vec::new(), Vec::new());
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(size as usize)];
         let mut offset = 0;
         while offset < size {
-            let end = (offset + (1 << block_log2)).min(size);
-            let mut sum = 0;
+            let (from, end) = (offset, (offset + (1 << block_log2)).min(size));
+            let (mut sum, mut is_damaged, mut is_wrong) = (0, false, false);
             while offset < end {
-                let unit_end = (offset + UNIT_BYTES).min(end);
+                if let Some(kept) = before.and_then(|before| before.kept_block(offset, end)) {
+                    sum = if offset == from {
+                        kept.sum
+                    } else {
+                        joined(sum, kept.sum, kept.end - offset)
+                    };
+                    is_damaged |= kept.is_damaged;
+                    offset = kept.end;
+                    continue;
+                }
+                is_wrong |= before.is_some_and(|before| before.is_damaged_at(offset));
+                // Behind a kept block that was the last one, this is no multiple of a unit.
+                let unit_end = ((offset / UNIT_BYTES + 1) * UNIT_BYTES).min(end);
                 let unit = written.get((offset / UNIT_BYTES) as usize);
                 sum = match unit.copied().flatten().filter(|_| unit_end - offset == UNIT_BYTES) {
-                    Some(of_unit) => joined(sum, of_unit),
+                    Some(of_unit) => joined(sum, of_unit, UNIT_BYTES),
                     None => crc_by(&mut read, sum, (offset, unit_end), &mut buffer)?,
                 };
                 offset = unit_end;
             }
-            sums.push(sum);
+            sums.push(if is_wrong { !sum } else { sum });
+            damaged.push(is_wrong || is_damaged);
         }
-        Ok(Sums::new(size, block_log2, sums))
+        Ok(Sums::new(size, block_log2, sums, |index| damaged[index]))
+    }
+
+    /// Whether blocks that were not touched end beyond `size`, or are larger than those to come:
+    /// their sums cannot be carried over.
+    fn is_cut(&self, size: u64, block_log2: u8) -> bool {
+        let is_kept = |index: &usize| !self.states.is_touched(*index);
+        let mut kept = (0..self.blocks()).filter(is_kept);
+        kept.any(|index| self.block_log2 > block_log2 || self.block(index).1 > size)
+    }
+
+    /// The block that begins at `offset`, if its sum holds and it ends at `end` at the latest.
+    fn kept_block(&self, offset: u64, end: u64) -> Option<KeptBlock> {
+        let index = usize::try_from(offset >> self.block_log2).ok()?;
+        let sum = *self.sums.get(index)?;
+        let (from, to) = self.block(index);
+        let is_kept = from == offset && to <= end && !self.states.is_touched(index);
+        is_kept.then(|| KeptBlock { sum, end: to, is_damaged: self.states.is_damaged(index) })
+    }
+
+    /// Whether the block in which this offset lies is damaged.
+    fn is_damaged_at(&self, offset: u64) -> bool {
+        offset < self.size && self.states.is_damaged((offset >> self.block_log2) as usize)
+    }
+
+    /// Blocks in which bytes of a range lie.
+    fn blocks_in(&self, (from, to): Range) -> std::ops::Range<usize> {
+        let to = to.min(self.size);
+        if from >= to {
+            return 0..0;
+        }
+        (from >> self.block_log2) as usize..((to - 1) >> self.block_log2) as usize + 1
+    }
+
+    /// Bytes of a range change from now on: the sums of their blocks say nothing any more.
+    pub(crate) fn touch(&self, range: Range) {
+        self.blocks_in(range).for_each(|index| self.states.touch(index));
+    }
+
+    /// All bytes of a range, which was [touched](Sums::touch) before, have been overwritten or are
+    /// gone.
+    pub(crate) fn overwrite(&self, range: Range) {
+        for index in self.blocks_in(range) {
+            let block = self.block(index);
+            let part = (range.0.max(block.0), range.1.min(block.1));
+            self.states.overwrite(index, block, part);
+        }
+    }
+
+    /// Takes up the sum that a block has. The error is damage.
+    fn compare(&self, index: usize, sum: u32) -> Result<(), Mismatch> {
+        if sum == self.sums[index] {
+            self.states.found_right(index);
+        } else if self.states.found_wrong(index) {
+            return Err(self.mismatch(index));
+        }
+        Ok(())
+    }
+
+    fn mismatch(&self, index: usize) -> Mismatch {
+        let (from, to) = self.block(index);
+        Mismatch { from, to }
     }
 
     /// Size of the object when it was sealed.
@@ -90,10 +187,18 @@ impl Sums {
 
     /// As the value of the attribute.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut value = vec![VERSION, self.block_log2];
+        let is_damaged = |index: &usize| self.states.is_damaged(*index);
+        let has_damage = (0..self.blocks()).any(|index| is_damaged(&index));
+        let version = if has_damage { VERSION_OF_DAMAGED } else { VERSION };
+        let mut value = vec![version, self.block_log2];
         value.extend_from_slice(&self.size.to_le_bytes());
         for sum in &self.sums {
             value.extend_from_slice(&sum.to_le_bytes());
+        }
+        if has_damage {
+            let mut bits = vec![0u8; self.blocks().div_ceil(8)];
+            (0..self.blocks()).filter(is_damaged).for_each(|at| bits[at / 8] |= 1 << (at % 8));
+            value.extend_from_slice(&bits);
         }
         let all = crc32c::crc32c(&value);
         value.extend_from_slice(&all.to_le_bytes());
@@ -109,17 +214,24 @@ impl Sums {
         let (&[version, block_log2], rest) = rest.split_first_chunk::<2>()?;
         let (size, rest) = rest.split_first_chunk::<8>()?;
         let size = u64::from_le_bytes(*size);
-        let (sums, left) = rest.as_chunks::<4>();
-        let known = version == VERSION && (BLOCK_LOG2_MIN..64).contains(&block_log2);
         // Of what is larger, the end of a block is no number.
-        if !known
-            || size > FILE_BYTES_MAX
-            || !left.is_empty()
-            || sums.len() as u64 != size.div_ceil(1 << block_log2)
-        {
+        if !(BLOCK_LOG2_MIN..64).contains(&block_log2) || size > FILE_BYTES_MAX {
             return None;
         }
-        Some(Sums::new(size, block_log2, sums.iter().map(|s| u32::from_le_bytes(*s)).collect()))
+        let blocks = usize::try_from(size.div_ceil(1 << block_log2)).ok()?;
+        let (sums, bits) = rest.split_at_checked(blocks.checked_mul(4)?)?;
+        let is_set = |at: usize| bits.get(at / 8).is_some_and(|byte| *byte & (1 << (at % 8)) != 0);
+        let is_right = match version {
+            VERSION => bits.is_empty(),
+            VERSION_OF_DAMAGED => {
+                let is_any = (0..blocks).any(is_set);
+                bits.len() == blocks.div_ceil(8) && is_any && !(blocks..bits.len() * 8).any(is_set)
+            }
+            _ => false,
+        };
+        let (sums, _) = sums.as_chunks::<4>();
+        let sums = sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
+        is_right.then(|| Sums::new(size, block_log2, sums, is_set))
     }
 
     /// Number of blocks.
@@ -150,54 +262,62 @@ impl Sums {
             return Ok(());
         }
         let end = (offset + data.len() as u64).min(self.size);
-        let (first, last) = (offset >> self.block_log2, (end - 1) >> self.block_log2);
-        for index in first as usize..=last as usize {
-            let (word, bit) = (&self.checked[index / 64], 1u64 << (index % 64));
-            if word.load(Ordering::Relaxed) & bit != 0 {
+        for index in self.blocks_in((offset, end)) {
+            if self.states.is_done(index) {
                 continue;
+            }
+            if self.states.is_touched(index) && self.states.is_damaged(index) {
+                return Err(self.mismatch(index).into());
             }
             let (from, to) = self.block(index);
             let sum = if from >= offset && to <= end {
                 crc32c::crc32c(&data[(from - offset) as usize..(to - offset) as usize])
             } else if self.block_log2 <= BLOCK_LOG2_WHOLE_MAX {
                 crc_by(&mut read, 0, (from, to), &mut vec![0u8; (to - from) as usize])?
+            } else if self.states.is_damaged(index) {
+                return Err(self.mismatch(index).into());
             } else {
                 continue;
             };
-            if sum != self.sums[index] {
-                return Err(Mismatch { from, to }.into());
-            }
-            word.fetch_or(bit, Ordering::Relaxed);
+            self.compare(index, sum)?;
         }
         Ok(())
     }
 
-    fn is_checked(&self, index: usize) -> bool {
-        self.checked[index / 64].load(Ordering::Relaxed) & (1 << (index % 64)) != 0
-    }
-
-    /// Bytes of blocks that were not found right yet.
+    /// Bytes of blocks that were not found right yet, though their sums hold, and of damaged ones.
     pub(crate) fn unchecked_bytes(&self) -> u64 {
-        let unchecked = (0..self.blocks()).filter(|index| !self.is_checked(*index));
+        let unchecked = (0..self.blocks()).filter(|index| !self.states.is_done(*index));
         unchecked.map(|index| self.block(index)).map(|(from, to)| to - from).sum()
     }
 
-    /// Checks the first block that was not found right yet, which `read` reads. Returns false if
-    /// there is none.
+    /// Checks the first of these blocks, which `read` reads. Returns false if there is none.
     pub(crate) fn check_next(
         &self,
         mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
     ) -> io::Result<bool> {
-        let Some(index) = (0..self.blocks()).find(|index| !self.is_checked(*index)) else {
+        let Some(index) = (0..self.blocks()).find(|index| !self.states.is_done(*index)) else {
             return Ok(false);
         };
+        if self.states.is_touched(index) {
+            return Err(self.mismatch(index).into());
+        }
         let (from, to) = self.block(index);
         let mut buffer = vec![0u8; ((to - from) as usize).min(1 << BLOCK_LOG2_WHOLE_MAX)];
-        if crc_by(&mut read, 0, (from, to), &mut buffer)? != self.sums[index] {
-            return Err(Mismatch { from, to }.into());
-        }
-        self.checked[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
+        self.compare(index, crc_by(&mut read, 0, (from, to), &mut buffer)?)?;
         Ok(true)
+    }
+
+    /// Checks all blocks whose sums hold, to know which are damaged.
+    fn find_damage(
+        &self,
+        mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
+        for index in (0..self.blocks()).filter(|index| !self.states.is_touched(*index)) {
+            // That it is damaged is noted.
+            let _ = self.compare(index, crc_by(&mut read, 0, self.block(index), &mut buffer)?);
+        }
+        Ok(())
     }
 
     /// Checks the whole object, which `read` reads.
@@ -207,17 +327,19 @@ impl Sums {
     ) -> io::Result<()> {
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
         for (index, expected) in self.sums.iter().enumerate() {
-            let (from, to) = self.block(index);
-            if crc_by(&mut read, 0, (from, to), &mut buffer)? != *expected {
-                return Err(Mismatch { from, to }.into());
+            if crc_by(&mut read, 0, self.block(index), &mut buffer)? != *expected {
+                return Err(self.mismatch(index).into());
             }
         }
         Ok(())
     }
 }
 
-/// Sum of some bytes and a unit behind them.
-fn joined(before: u32, unit: u32) -> u32 {
+/// Sum of some bytes and `len` bytes behind them, whose sum is `unit`.
+fn joined(before: u32, unit: u32, len: u64) -> u32 {
+    if len != UNIT_BYTES {
+        return crc32c::crc32c_combine(before, unit, len as usize);
+    }
     // Appending zeros is linear, so it is known from what it does to each bit.
     static APPENDED: LazyLock<[u32; 32]> = LazyLock::new(|| {
         std::array::from_fn(|bit| crc32c::crc32c_combine(1 << bit, 0, UNIT_BYTES as usize))
@@ -250,106 +372,4 @@ fn crc_by(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::DiskFile;
-    use std::io::Write;
-    use std::os::fd::OwnedFd;
-    use std::os::unix::fs::FileExt;
-
-    fn file(len: usize) -> (std::fs::File, OwnedFd, Vec<u8>) {
-        let data: Vec<u8> = (0..len).map(|i| ((i * 31) >> 3) as u8).collect();
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&data).unwrap();
-        let same = file.try_clone().unwrap().into();
-        (file, same, data)
-    }
-
-    #[test]
-    fn sums_survive_their_encoding_and_notice_a_flipped_bit() {
-        for len in [0, 1, 65536, 65537, 40_000_000] {
-            let (file, fd, data) = file(len);
-            let sums = Sums::compute(|room, at| fd.read(room, at), len as u64, &[]).unwrap();
-            let value = sums.encode();
-            assert!(value.len() <= 2048, "{}", value.len());
-            let sums = Sums::decode(&value).unwrap();
-            sums.check_all(|room, at| fd.read(room, at)).unwrap();
-            sums.check_read(|room, at| fd.read(room, at), 0, &data).unwrap();
-            for cut in 0..value.len() {
-                assert!(Sums::decode(&value[..cut]).is_none());
-            }
-            if len > 0 {
-                let at = len as u64 / 2;
-                file.write_all_at(&[data[len / 2] ^ 4], at).unwrap();
-                assert!(sums.check_all(|room, at| fd.read(room, at)).is_err());
-                let fresh = Sums::decode(&value).unwrap();
-                let byte = [data[len / 2] ^ 4];
-                assert!(
-                    fresh.check_read(|room, at| fd.read(room, at), at, &byte).is_err(),
-                    "a small read, too"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn what_was_checked_is_not_read_again() {
-        let (file, fd, data) = file(100_000);
-        let sums = Sums::compute(|room, at| fd.read(room, at), 100_000, &[]).unwrap();
-        sums.check_read(|room, at| fd.read(room, at), 0, &data[..10]).unwrap();
-        file.write_all_at(&[!data[0]], 0).unwrap();
-        sums.check_read(|room, at| fd.read(room, at), 0, &[!data[0]]).unwrap();
-        assert!(sums.check_all(|room, at| fd.read(room, at)).is_err());
-    }
-
-    #[test]
-    fn blocks_are_checked_one_by_one_and_each_once() {
-        let (file, fd, data) = file(200_000);
-        let read = |room: &mut [u8], at| fd.read(room, at);
-        let sums = Sums::compute(read, 200_000, &[]).unwrap();
-        assert_eq!(sums.unchecked_bytes(), 200_000);
-        // The second block.
-        sums.check_read(read, 1 << 16, &data[1 << 16..1 << 17]).unwrap();
-        assert_eq!(sums.unchecked_bytes(), 200_000 - (1 << 16));
-        assert!(sums.check_next(read).unwrap() && sums.check_next(read).unwrap());
-        file.write_all_at(&[!data[199_999]], 199_999).unwrap();
-        assert!(sums.check_next(read).is_err() && sums.check_next(read).is_err());
-        file.write_all_at(&[data[199_999]], 199_999).unwrap();
-        assert!(sums.check_next(read).unwrap());
-        assert!(!sums.check_next(read).unwrap());
-        assert_eq!(sums.unchecked_bytes(), 0);
-    }
-
-    #[test]
-    fn units_that_were_written_are_not_read() {
-        for len in [65_536, 65_540, 3 << 20, 40_000_000] {
-            let (_, fd, data) = file(len);
-            let read = |room: &mut [u8], at| fd.read(room, at);
-            let value = Sums::compute(read, len as u64, &[]).unwrap().encode();
-            let units = data.as_chunks::<{ UNIT_BYTES as usize }>().0;
-            let all: Vec<_> = units.iter().map(|unit| Some(crc32c::crc32c(unit))).collect();
-            let some = |(at, sum): (usize, &Option<u32>)| sum.filter(|_| at % 3 > 0);
-            let some: Vec<_> = all.iter().enumerate().map(some).collect();
-            let is_read = |sums: &[Option<u32>]| {
-                let mut bytes = 0;
-                let counted = |room: &mut [u8], at| fd.read(room, at).inspect(|n| bytes += n);
-                let again = Sums::compute(counted, len as u64, sums).unwrap().encode();
-                assert_eq!(again, value);
-                bytes
-            };
-            assert_eq!(is_read(&all), len % UNIT_BYTES as usize, "the end");
-            assert!(is_read(&some) < len || some.len() < 2);
-            // Of an object that was longer.
-            assert_eq!(is_read(&[&all[..], &[Some(1)]].concat()), len % UNIT_BYTES as usize);
-        }
-    }
-
-    /// The bytes of an attribute: a seal of today must be read by every later version.
-    #[test]
-    fn an_attribute_is_written_as_ever() {
-        let (_, fd, _) = file(65_540);
-        let value = Sums::compute(|room, at| fd.read(room, at), 65_540, &[]).unwrap().encode();
-        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "011004000100000000001051ef29cae9ad417282f852");
-    }
-}
+mod tests;

@@ -7,13 +7,16 @@
 //!   changes, so that no crash leaves new data under old sums.
 //! - Sums are put on only after the data they describe is on stable storage and
 //!   if nothing changed while they were computed.
+//! - While they are off they are kept in memory, with which blocks were touched ([`Sums::touch`]).
+//!   Others are still compared with them when they are read, and get them again as they were. So no
+//!   change makes damage beside its blocks look right.
 
 mod handed;
 pub(crate) mod unreadable;
 
 use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
-use crate::store::passing::Passing;
+use crate::store::passing::{Passing, Range};
 use crate::store::written::Written;
 use glint_proto::Timestamp;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -30,14 +33,24 @@ pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 4096;
 enum Seal {
     /// Not looked at yet.
     Unknown,
-    /// The object has no checksums, or is being changed.
-    Open,
-    /// Checksums are off, though perhaps not on stable storage: what they cover, bytes below this
-    /// size, must not change.
-    Leaving(u64),
-    Sealed(Sums),
+    /// The object has no checksums, or is being changed; with those that it had.
+    Open(Option<Arc<Sums>>),
+    /// These checksums are off, though perhaps not on stable storage: what they cover must not
+    /// change.
+    Leaving(Arc<Sums>),
+    Sealed(Arc<Sums>),
     /// Known not to be what was written, so that nobody reads it.
     Unreadable,
+}
+
+impl Seal {
+    /// Checksums of what was not touched since they were taken.
+    fn sums(&self) -> Option<&Arc<Sums>> {
+        match self {
+            Seal::Unknown | Seal::Open(None) | Seal::Unreadable => None,
+            Seal::Open(Some(sums)) | Seal::Leaving(sums) | Seal::Sealed(sums) => Some(sums),
+        }
+    }
 }
 
 /// Effect of a change on the bytes that the checksums cover.
@@ -128,7 +141,7 @@ impl<F: DiskFile> ObjectFile<F> {
     pub(crate) fn fresh(file: F, passing: Arc<Passing>, mtime: Timestamp) -> ObjectFile<F> {
         let mut file = ObjectFile::new(file, passing);
         *file.size.get_mut() = 0;
-        *file.seal.get_mut() = Seal::Open;
+        *file.seal.get_mut() = Seal::Open(None);
         *file.mtime.get_mut() = nanos(mtime);
         *file.mtime_changed.get_mut() = true;
         file
@@ -199,16 +212,16 @@ impl<F: DiskFile> ObjectFile<F> {
     ) -> io::Result<usize> {
         let n = self.read_by(reading, buffer, offset)?;
         let mut range = (offset, offset.saturating_add(n as u64));
-        let checked = match seal {
-            Seal::Sealed(sums) => {
+        let checked = match seal.sums() {
+            Some(sums) => {
                 let read = |room: &mut [u8], at: u64| {
                     range = (range.0.min(at), range.1.max(at + room.len() as u64));
                     self.read_by(reading, room, at)
                 };
                 sums.check_read(read, offset, &buffer[..n])
             }
-            Seal::Unreadable => Err(unreadable()),
-            Seal::Unknown | Seal::Open | Seal::Leaving(_) => Ok(()),
+            None if matches!(seal, Seal::Unreadable) => Err(unreadable()),
+            None => Ok(()),
         };
         if reading == ReadMode::Waiting && self.passes()? {
             self.passing.drop_read(&self.file, range, n);
@@ -216,21 +229,22 @@ impl<F: DiskFile> ObjectFile<F> {
         checked.map(|()| n)
     }
 
-    /// Changes the object, from the time `mtime` on; `sync` brings it to stable storage, if that
-    /// has to be before. Returns what `work` returned and, if this is the first change since the
-    /// object was sealed or opened, its number.
+    /// Changes all bytes of these `ranges` of the object, from the time `mtime` on; `sync` brings
+    /// it to stable storage, if that has to be before. Returns what `work` returned and, if this is
+    /// the first change since the object was sealed or opened, its number.
     pub(crate) fn change<T>(
         &self,
         touches: Touches,
+        ranges: impl Iterator<Item = Range> + Clone,
         mtime: Timestamp,
         work: impl FnOnce(&F) -> io::Result<T>,
         sync: impl Fn(&F) -> io::Result<()>,
     ) -> io::Result<(io::Result<T>, Option<u64>)> {
         loop {
             let seal = self.seal.read();
-            let is_off = match *seal {
-                Seal::Open | Seal::Unreadable => true,
-                Seal::Leaving(size) => !touches.overwrites(size),
+            let is_off = match &*seal {
+                Seal::Open(_) | Seal::Unreadable => true,
+                Seal::Leaving(sums) => !touches.overwrites(sums.size()),
                 Seal::Unknown | Seal::Sealed(_) => false,
             };
             if is_off {
@@ -240,7 +254,13 @@ impl<F: DiskFile> ObjectFile<F> {
                 // What was written behind was changed when its program wrote it, and that one was
                 // told so.
                 self.ctime.store(nanos(mtime), Ordering::Relaxed);
+                if let Some(sums) = seal.sums() {
+                    ranges.clone().for_each(|range| sums.touch(range));
+                }
                 let result = work(&self.file);
+                if let (Some(sums), Ok(_)) = (seal.sums(), &result) {
+                    ranges.for_each(|range| sums.overwrite(range));
+                }
                 if !matches!(touches, Touches::Noted(_)) {
                     self.written.forget_all();
                 }
@@ -264,25 +284,21 @@ impl<F: DiskFile> ObjectFile<F> {
         if matches!(*seal, Seal::Unknown) {
             *seal = self.load()?;
         }
-        let covered = match &*seal {
+        let sums = match &*seal {
             Seal::Sealed(sums) => {
-                let size = sums.size();
+                let sums = sums.clone();
                 self.file.remove_attribute(ATTRIBUTE)?;
-                *seal = Seal::Leaving(size);
-                size
+                *seal = Seal::Leaving(sums.clone());
+                sums
             }
-            Seal::Leaving(size) => *size,
-            Seal::Unreadable => return Ok(()),
-            Seal::Unknown | Seal::Open => {
-                *seal = Seal::Open;
-                return Ok(());
-            }
+            Seal::Leaving(sums) => sums.clone(),
+            Seal::Unknown | Seal::Open(_) | Seal::Unreadable => return Ok(()),
         };
         // Bytes written past the end become visible only with the new size, which the file system
         // commits after the removal of the attribute; so do those of a truncation.
-        if touches.overwrites(covered) {
+        if touches.overwrites(sums.size()) {
             sync(&self.file)?;
-            *seal = Seal::Open;
+            *seal = Seal::Open(Some(sums));
         }
         Ok(())
     }
@@ -296,8 +312,11 @@ impl<F: DiskFile> ObjectFile<F> {
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
         match self.file.attribute(ATTRIBUTE, &mut value) {
             Ok(len) if value[..len] == UNREADABLE => Ok(Seal::Unreadable),
-            Ok(len) => Ok(Sums::decode(&value[..len]).map_or(Seal::Open, Seal::Sealed)),
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Seal::Open),
+            Ok(len) => Ok(match Sums::decode(&value[..len]) {
+                Some(sums) => Seal::Sealed(Arc::new(sums)),
+                None => Seal::Open(None),
+            }),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Seal::Open(None)),
             Err(error) => Err(error.into()),
         }
     }
@@ -338,7 +357,7 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 
     /// Compares all data with its checksums. Returns these, if it has any.
-    pub(crate) fn check(&self) -> io::Result<Option<Sums>> {
+    pub(crate) fn check(&self) -> io::Result<Option<Arc<Sums>>> {
         match self.load()? {
             Seal::Sealed(sums) => {
                 if self.stat()?.size != sums.size() {
@@ -350,7 +369,7 @@ impl<F: DiskFile> ObjectFile<F> {
                 sums.check_all(|room, at| self.read_adding_none(room, at)).map(|()| Some(sums))
             }
             Seal::Unreadable => Err(unreadable()),
-            Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(None),
+            Seal::Open(_) | Seal::Leaving(_) | Seal::Unknown => Ok(None),
         }
     }
 
@@ -363,26 +382,28 @@ impl<F: DiskFile> ObjectFile<F> {
     /// Puts the checksums on, if there were no changes beyond `changes`, all of which
     /// are on stable storage. Returns whether it did.
     pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
-        match *self.seal.read() {
+        let before = match &*self.seal.read() {
             Seal::Sealed(_) => return Ok(false),
             // The change that ends that has it queued again.
             Seal::Unreadable => {
                 self.is_queued.store(false, Ordering::Release);
                 return Ok(false);
             }
-            _ if self.may_change_unseen() => return Ok(false),
-            Seal::Unknown | Seal::Open | Seal::Leaving(_) => {}
+            seal => seal.sums().cloned(),
+        };
+        if self.may_change_unseen() {
+            return Ok(false);
         }
         let size = self.stat()?.size;
         let (written, read) =
             (self.written.sums(), |room: &mut [u8], at| self.read_adding_none(room, at));
-        let sums = Sums::compute(read, size, &written)?;
+        let sums = Sums::compute(read, size, &written, before.as_deref())?;
         let mut seal = self.seal.write();
         if matches!(*seal, Seal::Unknown) {
             // The object was closed since it changed, and opened again for this.
             *seal = self.load()?;
         }
-        if !matches!(*seal, Seal::Open | Seal::Leaving(_))
+        if !matches!(*seal, Seal::Open(_) | Seal::Leaving(_))
             || self.changes.load(Ordering::Acquire) != changes
             || self.may_change_unseen()
         {
@@ -391,7 +412,7 @@ impl<F: DiskFile> ObjectFile<F> {
         self.file.set_attribute(ATTRIBUTE, &sums.encode())?;
         self.is_queued.store(false, Ordering::Release);
         self.written.reset();
-        *seal = Seal::Sealed(sums);
+        *seal = Seal::Sealed(Arc::new(sums));
         Ok(true)
     }
 
@@ -452,49 +473,4 @@ fn nanos(time: Timestamp) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::passing::ObjectCache;
-    use std::os::fd::OwnedFd;
-    use std::os::unix::fs::FileExt;
-
-    fn object(file: &std::fs::File) -> ObjectFile<OwnedFd> {
-        ObjectFile::new(file.try_clone().unwrap().into(), Arc::new(Passing::new(ObjectCache::All)))
-    }
-
-    fn is_sealed(file: &std::fs::File) -> bool {
-        rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0u8; ATTRIBUTE_BYTES_MAX][..]).is_ok()
-    }
-
-    #[test]
-    fn a_change_breaks_the_seal_and_a_race_prevents_it() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let path = dir.path().join("object");
-        let open = || std::fs::File::options().read(true).write(true).open(&path).unwrap();
-        std::fs::write(&path, vec![7u8; 200_000]).unwrap();
-        let file = open();
-        let one = object(&file);
-        let write = |at| {
-            let work = |fd: &OwnedFd| Ok(rustix::io::pwrite(fd, b"new", at)?);
-            one.change(Touches::From(at), Timestamp::now(), work, |_| Ok(())).unwrap().1
-        };
-        assert!(write(5).is_some(), "the first change is reported");
-        assert!(write(5).is_none());
-        let before = one.settled();
-        write(9);
-        assert!(!one.seal(before).unwrap(), "it changed in the meantime");
-        assert!(one.seal(one.settled()).unwrap() && is_sealed(&file));
-        let again = object(&file);
-        assert!(again.check().unwrap().is_some());
-        file.write_all_at(b"rot", 100).unwrap();
-        assert!(again.check().is_err());
-        let mut buffer = [0u8; 3];
-        assert!(again.checked_read(100, &mut buffer, ReadMode::Waiting).is_err());
-        assert!(write(5).is_some(), "the first change after a seal is reported");
-        assert!(!is_sealed(&file));
-        drop(one);
-        let reopened = object(&file);
-        assert!(reopened.seal(reopened.settled()).unwrap() && is_sealed(&file));
-        assert!(!reopened.seal(reopened.settled()).unwrap(), "it is sealed");
-    }
-}
+mod tests;

@@ -292,18 +292,19 @@ impl<D: Disk> ObjectStore<D> {
         }
     }
 
-    /// Changes an object and sees to it that the change becomes durable.
+    /// Changes ranges of an object and sees to it that the change becomes durable.
     pub(crate) fn change<T>(
         &self,
         object: ObjectId,
         file: &ObjectFile<D::File>,
         touches: Touches,
+        ranges: impl Iterator<Item = Range> + Clone,
         mtime: Timestamp,
         work: impl FnOnce(&D::File) -> io::Result<T>,
     ) -> io::Result<T> {
         self.works()?;
         let sync = |file: &D::File| self.flushed("an object", file.sync());
-        let (result, first) = file.change(touches, mtime, work, sync)?;
+        let (result, first) = file.change(touches, ranges, mtime, work, sync)?;
         self.sealer.note(object, first);
         self.changed(result)
     }
@@ -332,7 +333,9 @@ impl<D: Disk> ObjectStore<D> {
         let Some(file) = self.file(object, (size > 0).then_some(now))? else { return Ok(()) };
         let touches = if size == 0 { Touches::Drops } else { Touches::From(size) };
         self.will_pass(object, &file, size)?;
-        let changed = self.change(object, &file, touches, now, |file| Ok(file.set_size(size)?));
+        let behind = std::iter::once((size, u64::MAX));
+        let work = |file: &D::File| Ok(file.set_size(size)?);
+        let changed = self.change(object, &file, touches, behind, now, work);
         file.forget_size();
         changed
     }
@@ -340,7 +343,12 @@ impl<D: Disk> ObjectStore<D> {
     /// fallocate(2).
     pub fn allocate(&self, object: ObjectId, mode: i32, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::from_bits_retain(mode as u32);
-        let frees = flags.contains(FallocateFlags::PUNCH_HOLE);
+        let (punch, zero) = (FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE);
+        // Others move bytes.
+        if !(punch | zero | FallocateFlags::KEEP_SIZE).contains(flags) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let frees = flags.contains(punch);
         if !frees {
             self.need(object, len, std::iter::once((offset, len)))?;
         }
@@ -355,7 +363,10 @@ impl<D: Disk> ObjectStore<D> {
             }
             Ok(file.allocate(mode, offset, len)?)
         };
-        let changed = self.change(object, &file, Touches::From(offset), now, work);
+        // Blocks for what is there change no byte of it.
+        let zeroed = if flags.intersects(punch | zero) { len } else { 0 };
+        let ranges = std::iter::once((offset, offset.saturating_add(zeroed)));
+        let changed = self.change(object, &file, Touches::From(offset), ranges, now, work);
         file.forget_size();
         changed
     }

@@ -63,7 +63,10 @@ impl<D: Disk> ObjectStore<D> {
         let is_noted = passes || extents.clone().any(is_stream);
         let touches = if is_noted { Touches::Noted(first) } else { Touches::From(first) };
         let written = file.written();
-        self.change(object, &file, touches, mtime, |file| {
+        let range =
+            |(offset, data): (u64, &[u8])| (offset, offset.saturating_add(data.len() as u64));
+        let ranges = extents.clone().map(range);
+        self.change(object, &file, touches, ranges, mtime, |file| {
             for (offset, data) in extents {
                 let noted = is_noted.then(|| written.begin(offset, data));
                 match passes {

@@ -17,9 +17,8 @@ impl<F: DiskFile> ObjectFile<F> {
                 let error = format!("it should have {} bytes", sums.size());
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
-            Seal::Sealed(sums) => Ok(sums.unchecked_bytes()),
             Seal::Unreadable => Err(unreadable()),
-            Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(0),
+            seal => Ok(seal.sums().map_or(0, |sums| sums.unchecked_bytes())),
         }
     }
 
@@ -29,9 +28,11 @@ impl<F: DiskFile> ObjectFile<F> {
         let stays = stays && !self.passes()?;
         let reading = if stays { ReadMode::Waiting } else { ReadMode::AddingNone };
         match &*self.known_seal()? {
-            Seal::Sealed(sums) => sums.check_next(|room, at| self.read_by(reading, room, at)),
             Seal::Unreadable => Err(unreadable()),
-            Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(false),
+            seal => match seal.sums() {
+                Some(sums) => sums.check_next(|room, at| self.read_by(reading, room, at)),
+                None => Ok(false),
+            },
         }
     }
 
@@ -48,6 +49,8 @@ impl<F: DiskFile> ObjectFile<F> {
         let off = self.unseal(Touches::From(0), sync);
         if off.is_err() {
             self.stores.fetch_sub(1, Ordering::AcqRel);
+        } else if let Some(sums) = self.seal.read().sums() {
+            sums.touch((0, u64::MAX));
         }
         off
     }

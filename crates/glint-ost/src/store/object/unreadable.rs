@@ -38,7 +38,7 @@ impl<F: DiskFile> ObjectFile<F> {
         let mut seal = self.seal.write();
         if matches!(*seal, Seal::Unreadable) {
             self.file.remove_attribute(ATTRIBUTE)?;
-            *seal = Seal::Open;
+            *seal = Seal::Open(None);
         }
         self.is_queued.store(true, Ordering::Release);
         Ok(self.changes.fetch_add(1, Ordering::AcqRel) + 1)
@@ -49,10 +49,10 @@ impl<F: DiskFile> ObjectFile<F> {
         let is_over = match seal {
             Seal::Unreadable => self.file.remove_attribute(ATTRIBUTE).is_ok(),
             Seal::Leaving(_) => true,
-            Seal::Unknown | Seal::Open | Seal::Sealed(_) => false,
+            Seal::Unknown | Seal::Open(_) | Seal::Sealed(_) => false,
         };
         if is_over {
-            *seal = Seal::Open;
+            *seal = Seal::Open(None);
         }
     }
 }

@@ -1,0 +1,193 @@
+//! Tests of open objects.
+
+use super::*;
+use crate::disk::Disk;
+use crate::disk::memory::MemoryDisk;
+use crate::store::object_store::{ObjectStore, path_of};
+use crate::store::passing::ObjectCache;
+use glint_proto::{Ino, ObjectId};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+fn object(file: &std::fs::File) -> ObjectFile<OwnedFd> {
+    ObjectFile::new(file.try_clone().unwrap().into(), Arc::new(Passing::new(ObjectCache::All)))
+}
+
+fn is_sealed(file: &std::fs::File) -> bool {
+    rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0u8; ATTRIBUTE_BYTES_MAX][..]).is_ok()
+}
+
+#[test]
+fn a_change_breaks_the_seal_and_a_race_prevents_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("object");
+    let open = || std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    std::fs::write(&path, vec![7u8; 200_000]).unwrap();
+    let file = open();
+    let one = object(&file);
+    let write = |at: u64| {
+        let work = |fd: &OwnedFd| Ok(rustix::io::pwrite(fd, b"new", at)?);
+        let ranges = std::iter::once((at, at + 3));
+        one.change(Touches::From(at), ranges, Timestamp::now(), work, |_| Ok(())).unwrap().1
+    };
+    assert!(write(5).is_some(), "the first change is reported");
+    assert!(write(5).is_none());
+    let before = one.settled();
+    write(9);
+    assert!(!one.seal(before).unwrap(), "it changed in the meantime");
+    assert!(one.seal(one.settled()).unwrap() && is_sealed(&file));
+    let again = object(&file);
+    assert!(again.check().unwrap().is_some());
+    file.write_all_at(b"rot", 100).unwrap();
+    assert!(again.check().is_err());
+    let mut buffer = [0u8; 3];
+    assert!(again.checked_read(100, &mut buffer, ReadMode::Waiting).is_err());
+    assert!(write(5).is_some(), "the first change after a seal is reported");
+    assert!(!is_sealed(&file));
+    drop(one);
+    let reopened = object(&file);
+    assert!(reopened.seal(reopened.settled()).unwrap() && is_sealed(&file));
+    assert!(!reopened.seal(reopened.settled()).unwrap(), "it is sealed");
+}
+
+const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+const LEN: usize = 300_000;
+/// A byte in the second block.
+const FLIPPED: u64 = 100_000;
+
+fn store_on(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
+    ObjectStore::on(disk.clone(), Path::new("ost"), 4, Arc::default())
+}
+
+/// A store that was just opened, with an object that was sealed before, and then damaged.
+fn damaged() -> (MemoryDisk, ObjectStore<MemoryDisk>) {
+    let disk = MemoryDisk::default();
+    let store = store_on(&disk);
+    store.write(OBJECT, 0, &[7; LEN], None, false).unwrap();
+    settle(&store);
+    assert!(store.check(OBJECT).unwrap().is_some());
+    let file = disk.open(&path_of(OBJECT)).unwrap();
+    file.write(&[6], FLIPPED).unwrap();
+    let store = store_on(&disk);
+    (disk, store)
+}
+
+fn settle(store: &ObjectStore<MemoryDisk>) {
+    store.settle(Duration::ZERO, None).unwrap();
+}
+
+/// Whether a byte is read, and not called damaged.
+fn is_read(store: &ObjectStore<MemoryDisk>, at: u64) -> bool {
+    let file = store.file(OBJECT, None).unwrap().unwrap();
+    match file.checked_read(at, &mut [0], ReadMode::Waiting) {
+        Ok(n) => n == 1,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+            false
+        }
+    }
+}
+
+type ChangeOfObject = fn(&ObjectStore<MemoryDisk>) -> io::Result<()>;
+
+#[test]
+fn damage_beside_a_change_is_not_read_and_not_sealed_as_right() {
+    let changes: [ChangeOfObject; 5] = [
+        |store| store.write(OBJECT, LEN as u64, &[8; 10], None, false).map(drop),
+        |store| store.write(OBJECT, 200_000, &[8; 10], None, false).map(drop),
+        |store| store.truncate(OBJECT, 250_000),
+        |store| store.allocate(OBJECT, libc::FALLOC_FL_PUNCH_HOLE | 1, 200_000, 10_000),
+        |store| store.allocate(OBJECT, 0, 0, 400_000),
+    ];
+    for (n, change) in changes.into_iter().enumerate() {
+        for is_known in [false, true] {
+            let (disk, store) = damaged();
+            assert!(!is_known || !is_read(&store, FLIPPED));
+            for _ in 0..3 {
+                change(&store).unwrap();
+                assert!(!is_read(&store, FLIPPED), "{n}");
+                assert!(is_read(&store, 10) && is_read(&store, 210_005), "{n}");
+                settle(&store);
+                assert!(store.is_sealed(OBJECT) && !is_read(&store, FLIPPED), "{n}");
+            }
+            let again = store_on(&disk);
+            assert!(again.check(OBJECT).is_err() && !is_read(&again, FLIPPED), "{n}");
+            assert!(is_read(&again, 10) && is_read(&again, 210_005), "{n}");
+            // It is the one damaged block.
+            again.write(OBJECT, 1 << 16, &[7; 1 << 16], None, false).unwrap();
+            assert!(is_read(&again, FLIPPED));
+            settle(&again);
+            assert!(store_on(&disk).check(OBJECT).unwrap().is_some(), "{n}");
+        }
+    }
+}
+
+#[test]
+fn known_damage_stays_until_all_of_its_block_is_overwritten() {
+    let (disk, store) = damaged();
+    assert!(!is_read(&store, FLIPPED));
+    store.write(OBJECT, 70_000, &[8; 10], None, false).unwrap();
+    assert!(!is_read(&store, FLIPPED) && !is_read(&store, 70_000));
+    settle(&store);
+    assert!(!is_read(&store, FLIPPED));
+    // Its seal says that it is damaged.
+    let store = store_on(&disk);
+    for _ in 0..2 {
+        store.write(OBJECT, 70_000, &[9; 10], None, false).unwrap();
+        assert!(!is_read(&store, FLIPPED));
+        settle(&store);
+        assert!(store.check(OBJECT).is_err());
+    }
+    store.write(OBJECT, 65_536, &[8; 30_000], None, false).unwrap();
+    assert!(!is_read(&store, FLIPPED) && !is_read(&store, 70_000));
+    store.allocate(OBJECT, libc::FALLOC_FL_PUNCH_HOLE | 1, 95_536, 100_000).unwrap();
+    assert!(is_read(&store, FLIPPED) && is_read(&store, 70_000));
+    settle(&store);
+    assert!(store_on(&disk).check(OBJECT).unwrap().is_some());
+}
+
+#[test]
+fn known_damage_ends_where_it_is_cut_off() {
+    for (size, is_gone) in [(0, true), (100, true), (65_536, true), (110_000, false)] {
+        let (disk, store) = damaged();
+        assert!(!is_read(&store, FLIPPED));
+        store.truncate(OBJECT, size).unwrap();
+        store.truncate(OBJECT, LEN as u64).unwrap();
+        assert_eq!(is_read(&store, FLIPPED), is_gone, "{size}");
+        settle(&store);
+        assert_eq!(is_read(&store, FLIPPED), is_gone, "{size}");
+        assert_eq!(store_on(&disk).check(OBJECT).is_ok(), is_gone, "{size}");
+    }
+    let (disk, store) = damaged();
+    assert!(!is_read(&store, FLIPPED));
+    store.truncate(OBJECT, 110_000).unwrap();
+    store.write(OBJECT, 65_536, &[8; 110_000 - 65_536], None, false).unwrap();
+    assert!(is_read(&store, FLIPPED));
+    settle(&store);
+    assert!(store_on(&disk).check(OBJECT).unwrap().is_some());
+}
+
+#[test]
+fn bytes_that_change_unseen_leave_no_checksum() {
+    let (disk, store) = damaged();
+    let file = store.file(OBJECT, None).unwrap().unwrap();
+    file.begin_stores(|_| Ok(())).unwrap();
+    assert!(is_read(&store, 10) && is_read(&store, 250_000));
+    assert_eq!(file.unchecked_bytes().unwrap(), 0);
+    disk.open(&path_of(OBJECT)).unwrap().write(&[9; 10], 200_000).unwrap();
+    let changes = file.end_stores();
+    assert!(is_read(&store, 200_000) && file.seal(changes).unwrap());
+    assert!(store.check(OBJECT).unwrap().is_some());
+}
+
+#[test]
+fn modes_that_move_bytes_are_refused() {
+    let (_, store) = damaged();
+    for mode in [libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE] {
+        let refused = store.allocate(OBJECT, mode, 0, 4096).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+    assert!(store.is_sealed(OBJECT));
+}
