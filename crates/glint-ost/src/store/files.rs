@@ -6,9 +6,11 @@
 //! Invariant: an object has one [`ObjectFile`] at a time, because that is where its
 //! changes are counted; so one that is in use is not closed, even beyond the bound. Nor is one
 //! whose checksums were taken off and may be there again after a loss of power: who opens it
-//! again would not know, and write over what they cover.
+//! again would not know, and write over what they cover. Once that is there, checksums of what was
+//! not touched outlive their file here, for [`KEPT_MAX`] objects of a shard.
 
 use crate::disk::DiskFile;
+use crate::store::checksum::Sums;
 use crate::store::object::ObjectFile;
 use glint_proto::ObjectId;
 use glint_wait::Sharded;
@@ -20,15 +22,20 @@ use std::sync::Arc;
 const SHARDS_MAX: usize = 32;
 /// Files for which a shard is worth while.
 const FILES_PER_SHARD_MIN: usize = 4;
+/// Most objects of a shard whose checksums are kept until they are opened again, as they are to be
+/// sealed; of more, all of what is on the disk then gets new ones.
+const KEPT_MAX: usize = 256;
 
 struct Shard<F: DiskFile> {
     open: HashMap<ObjectId, Arc<ObjectFile<F>>>,
     order: VecDeque<ObjectId>,
+    /// Checksums of objects that were closed while these were off.
+    kept: HashMap<ObjectId, Arc<Sums>>,
 }
 
 impl<F: DiskFile> Default for Shard<F> {
     fn default() -> Shard<F> {
-        Shard { open: HashMap::new(), order: VecDeque::new() }
+        Shard { open: HashMap::new(), order: VecDeque::new(), kept: HashMap::new() }
     }
 }
 
@@ -48,7 +55,13 @@ impl<F: DiskFile> Shard<F> {
                 Some(file) if file.is_leaving() && (bound > 1 || !sync(file.file())) => {
                     self.order.push_back(oldest);
                 }
-                _ => drop(self.open.remove(&oldest)),
+                _ => {
+                    let closed = self.open.remove(&oldest);
+                    let sums = closed.and_then(|file| file.kept_sums());
+                    if let Some(sums) = sums.filter(|_| self.kept.len() < KEPT_MAX) {
+                        self.kept.insert(oldest, sums);
+                    }
+                }
             }
         }
         before - self.open.len()
@@ -101,7 +114,7 @@ impl<F: DiskFile> Files<F> {
             opened => opened,
         };
         let Some(file) = opened? else { return Ok(None) };
-        let file = Arc::new(file);
+        let file = Arc::new(file.keeping(shard.kept.remove(&object)));
         shard.close(self.files_per_shard, &sync);
         shard.open.insert(object, file.clone());
         shard.order.push_back(object);
@@ -124,6 +137,7 @@ impl<F: DiskFile> Files<F> {
     /// Forgets an object that is being removed.
     pub(crate) fn forget(&self, object: ObjectId) {
         let mut shard = self.shard(object).lock();
+        shard.kept.remove(&object);
         if shard.open.remove(&object).is_some() {
             shard.order.retain(|other| *other != object);
         }
@@ -133,11 +147,45 @@ impl<F: DiskFile> Files<F> {
 #[cfg(test)]
 mod tests {
     use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
-    use crate::store::object_store::ObjectStore;
+    use crate::disk::{Disk, DiskFile};
+    use crate::store::object::ReadMode;
+    use crate::store::object_store::{ObjectStore, path_of};
     use glint_proto::{Ino, ObjectId};
     use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
+
+    #[test]
+    fn checksums_of_what_is_not_touched_outlive_their_file() {
+        let disk = MemoryDisk::default();
+        let store = ObjectStore::on(disk.clone(), Path::new("ost"), 1, Arc::default());
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        let write = |ino, at| store.write(object(ino), at, &[7; 1000], None, false).map(drop);
+        let settle = || store.settle(Duration::ZERO, None).unwrap();
+        let is_read = || {
+            let file = store.file(object(1), None).unwrap().unwrap();
+            file.checked_read(10, &mut [0], ReadMode::Waiting).is_ok()
+        };
+        write(1, 0).unwrap();
+        write(1, 100_000).unwrap();
+        settle();
+        disk.open(&path_of(object(1))).unwrap().write(&[6], 10).unwrap();
+        for _ in 0..3 {
+            write(1, 100_000).unwrap();
+            write(2, 0).unwrap();
+            assert!(!is_read());
+            write(2, 0).unwrap();
+            settle();
+            assert!(store.is_sealed(object(1)) && !is_read());
+        }
+        // One that is made anew under its number has none.
+        write(1, 100_000).unwrap();
+        write(2, 0).unwrap();
+        store.remove(object(1)).unwrap();
+        write(1, 0).unwrap();
+        settle();
+        assert!(is_read());
+    }
 
     #[test]
     fn a_sync_before_a_file_is_closed_that_fails_is_an_error_for_good() {

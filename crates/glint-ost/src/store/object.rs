@@ -7,9 +7,10 @@
 //!   changes, so that no crash leaves new data under old sums.
 //! - Sums are put on only after the data they describe is on stable storage and
 //!   if nothing changed while they were computed.
-//! - While they are off they are kept in memory, with which blocks were touched ([`Sums::touch`]).
-//!   Others are still compared with them when they are read, and get them again as they were. So no
-//!   change makes damage beside its blocks look right.
+//! - While they are off they are kept in memory, by [`Files`](super::files::Files) where the file
+//!   is closed, with which blocks were touched ([`Sums::touch`]). Others are still compared with
+//!   them when they are read, and get them again as they were. So no change makes damage beside its
+//!   blocks look right.
 
 mod handed;
 pub(crate) mod unreadable;
@@ -145,6 +146,22 @@ impl<F: DiskFile> ObjectFile<F> {
         *file.mtime.get_mut() = nanos(mtime);
         *file.mtime_changed.get_mut() = true;
         file
+    }
+
+    /// The same object, which was closed while these checksums of it were off.
+    pub(crate) fn keeping(mut self, sums: Option<Arc<Sums>>) -> ObjectFile<F> {
+        if sums.is_some() && matches!(self.seal.get_mut(), Seal::Unknown) {
+            *self.seal.get_mut() = Seal::Open(sums);
+        }
+        self
+    }
+
+    /// Checksums that are off, of what was not touched since.
+    pub(crate) fn kept_sums(&self) -> Option<Arc<Sums>> {
+        match &*self.seal.read() {
+            Seal::Sealed(_) => None,
+            seal => seal.sums().cloned(),
+        }
     }
 
     pub(crate) fn file(&self) -> &F {
