@@ -5,7 +5,7 @@
 //!   what does not match it is damage; from then on the checksum says nothing.
 //! - Damage that was seen stays, whatever is written into a part of the block, until all of its
 //!   bytes have been overwritten.
-//! - Memory is bounded: a byte for each block, and a range for each damaged one.
+//! - Memory is bounded: a byte for each block, and [`RANGES_MAX`] ranges for each damaged one.
 
 use crate::store::passing::Range;
 use parking_lot::Mutex;
@@ -19,11 +19,15 @@ const TOUCHED: u8 = 2;
 /// It did not match before it was touched.
 const DAMAGED: u8 = 4;
 
+/// Most ranges of a damaged block that are remembered as overwritten; what comes between more of
+/// them does not count.
+const RANGES_MAX: usize = 64;
+
 /// The states of all blocks of an object.
 pub(super) struct BlockStates {
     states: Box<[AtomicU8]>,
-    /// What was overwritten of blocks that are damaged: of each the last range without a gap.
-    overwritten: Mutex<BTreeMap<usize, Range>>,
+    /// What was overwritten of blocks that are damaged: ranges with gaps between them.
+    overwritten: Mutex<BTreeMap<usize, Vec<Range>>>,
 }
 
 impl BlockStates {
@@ -79,17 +83,24 @@ impl BlockStates {
     }
 
     /// A `part` of a block that was touched has been overwritten.
-    pub(super) fn overwrite(&self, index: usize, block: Range, part: Range) {
+    pub(super) fn overwrite(&self, index: usize, block: Range, mut part: Range) {
         if !self.is_damaged(index) {
             return;
         }
         let mut overwritten = self.overwritten.lock();
-        let range = overwritten.entry(index).or_insert(part);
-        let adjoins = part.0 <= range.1 && range.0 <= part.1;
-        *range = if adjoins { (range.0.min(part.0), range.1.max(part.1)) } else { part };
-        if *range == block {
+        let ranges = overwritten.entry(index).or_default();
+        ranges.retain(|range| {
+            let adjoins = part.0 <= range.1 && range.0 <= part.1;
+            if adjoins {
+                part = (range.0.min(part.0), range.1.max(part.1));
+            }
+            !adjoins
+        });
+        if part == block {
             overwritten.remove(&index);
             self.states[index].fetch_and(!DAMAGED, Ordering::AcqRel);
+        } else if ranges.len() < RANGES_MAX {
+            ranges.push(part);
         }
     }
 }
@@ -129,5 +140,8 @@ mod tests {
         assert!(!is_damaged_after(&[(120, 200), (110, 130), (100, 115)]));
         assert!(is_damaged_after(&[(100, 149), (150, 200)]), "a byte between them");
         assert!(is_damaged_after(&[(150, 200), (100, 110), (110, 149)]));
+        let bytes = (100..200u64).step_by(2).chain((101..200).step_by(2));
+        let in_turns: Vec<Range> = bytes.map(|at| (at, at + 1)).collect();
+        assert!(is_damaged_after(&in_turns[1..]) && !is_damaged_after(&in_turns));
     }
 }
