@@ -28,7 +28,7 @@ const VERSION: u8 = 1;
 const VERSION_OF_DAMAGED: u8 = 2;
 const BLOCK_LOG2_MIN: u8 = 16;
 /// Checksums that fit beside the header in an attribute of 2 KiB, which every local file system
-/// takes.
+/// takes; bits of damaged blocks are at most 63 bytes more.
 const BLOCKS_MAX: u64 = 500;
 /// Blocks up to this size are read whole to check a part of them.
 const BLOCK_LOG2_WHOLE_MAX: u8 = 20;

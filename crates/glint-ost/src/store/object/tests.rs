@@ -170,6 +170,27 @@ fn known_damage_ends_where_it_is_cut_off() {
 }
 
 #[test]
+fn what_is_marked_stays_so_over_changes_and_keeps_no_checksum_from_before() {
+    let (disk, store) = damaged();
+    assert!(!is_read(&store, FLIPPED) && is_read(&store, 10));
+    // It is marked while its checksums are off.
+    store.write(OBJECT, 200_000, &[8; 10], None, false).unwrap();
+    store.mark(OBJECT, true).unwrap();
+    for store in [&store, &store_on(&disk)] {
+        store.write(OBJECT, 0, &[8; LEN], None, false).unwrap();
+        assert!(!is_read(store, 10) && !is_read(store, FLIPPED));
+        store.truncate(OBJECT, 250_000).unwrap();
+        settle(store);
+        assert!(!is_read(store, 10) && !is_read(&store_on(&disk), 10));
+    }
+    store.mark(OBJECT, false).unwrap();
+    assert!(is_read(&store, 10) && is_read(&store, FLIPPED));
+    settle(&store);
+    let value = store_on(&disk).check(OBJECT).unwrap().unwrap();
+    assert_eq!(value[0], 1, "no block is damaged");
+}
+
+#[test]
 fn bytes_that_change_unseen_leave_no_checksum() {
     let (disk, store) = damaged();
     let file = store.file(OBJECT, None).unwrap().unwrap();
