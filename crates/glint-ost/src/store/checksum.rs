@@ -320,16 +320,14 @@ impl Sums {
         Ok(())
     }
 
-    /// Checks the whole object, which `read` reads.
+    /// Checks the whole object, which `read` reads. A block that matches is not damaged any more.
     pub(crate) fn check_all(
         &self,
         mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
     ) -> io::Result<()> {
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
-        for (index, expected) in self.sums.iter().enumerate() {
-            if crc_by(&mut read, 0, self.block(index), &mut buffer)? != *expected {
-                return Err(self.mismatch(index).into());
-            }
+        for index in 0..self.blocks() {
+            self.compare(index, crc_by(&mut read, 0, self.block(index), &mut buffer)?)?;
         }
         Ok(())
     }
