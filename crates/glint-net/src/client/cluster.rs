@@ -1,7 +1,10 @@
 //! Several servers as one transport: that of the MDS, and those that have OSTs beside it.
 //!
-//! Invariant: at every server this client is the same one, in the session that the MDS has
-//! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
+//! Invariants:
+//! - At every server this client is the same one, in the session that the MDS has named. When the
+//!   MDS evicts it, nothing from before that is sent to an OSS any more.
+//! - At the end all servers are told at the same time: many that do not answer take no longer than
+//!   one.
 
 mod chain_calls;
 mod many_reads;
@@ -87,6 +90,12 @@ pub struct Cluster<M> {
     rows: Arc<ChainRows>,
     /// Held while that is sent again which old heads of chains may lose.
     sending_moved: futures_util::lock::Mutex<()>,
+}
+
+impl<M> Drop for Cluster<M> {
+    fn drop(&mut self) {
+        self.osses.get_mut().iter().for_each(|oss| oss.remote.stop());
+    }
 }
 
 impl<M: Transport> Cluster<M> {

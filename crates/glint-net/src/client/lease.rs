@@ -5,14 +5,18 @@
 //! sent on other ones, too: something on the way, or a part of the server, has died behind what still
 //! acknowledges segments.
 //!
-//! Invariant: it does nothing that could wait for a disk, neither of the client nor of a server, and
-//! waits for nothing else that the client does.
+//! Invariants:
+//! - Until the end of the session it does nothing that could wait for a disk, neither of the client
+//!   nor of a server, and waits for nothing else that the client does.
+//! - The end takes a second at the most, whatever the server does, but where something that this
+//!   client did there may not be durable. It counts from when the session was told to end, so those
+//!   of many servers take as long as one.
 
 use crate::client::link::{Link, PATIENCE};
 use crate::client::outage::backoff;
 use crate::client::session::ClientSession;
 use crate::{NetError, host};
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use glint_proto::clock;
 use glint_proto::limits::{CHAIN_NEWS_MS, PING_MS};
 use glint_proto::message::{Reply, Request};
@@ -28,7 +32,7 @@ const PONGS_PER_LEASE: u64 = 4;
 /// But not less than this.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
-/// How long the end of a session waits for each answer of a server that was lost.
+/// Longest time for the end of a session of which everything is durable.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How often a client asks for the rows of chains while it has changes of them.
@@ -59,8 +63,22 @@ pub(crate) fn start_thread(session: &Arc<ClientSession>) -> Result<JoinHandle<()
 
 impl ClientSession {
     /// Says every now and then that this client lives, and learns what is durable. At the end of the
-    /// session says that, too.
+    /// session says that, too, if the server can be told soon.
     pub(crate) async fn keep_lease(&self) {
+        if let Either::Right(_) = select(pin!(self.keep_until_end()), pin!(self.until_late())).await
+        {
+            let server = &self.options.address;
+            tracing::debug!(%server, "a session has ended, and its server did not answer");
+        }
+    }
+
+    /// Waits until this session was told to end, and has had the time for it.
+    async fn until_late(&self) {
+        self.until_stopping().await;
+        host::sleep(if self.owes() { PATIENCE } else { GOODBYE }).await;
+    }
+
+    async fn keep_until_end(&self) {
         let (mut backoff, mut silent) = (backoff(), false);
         while !self.is_stopping() {
             let mut connected = false;
@@ -82,9 +100,26 @@ impl ClientSession {
 
     /// Says on a connection of its own that the session ends.
     async fn say_goodbye(&self) -> Result<(), NetError> {
-        let mut link = Link::open(&self.options.address, self.client, GOODBYE).await?;
-        link.ask(&self.hello().0, GOODBYE).await?;
-        link.ask(&Request::Bye, GOODBYE).await.map(drop)
+        let mut link = Link::open(&self.options.address, self.client, PATIENCE).await?;
+        link.ask(&self.hello().0, PATIENCE).await?;
+        self.say_bye(&mut link).await
+    }
+
+    /// Says that the session ends, once what this client did there is durable: nobody would do it
+    /// again after that.
+    async fn say_bye(&self, link: &mut Link) -> Result<(), NetError> {
+        if self.owes() {
+            let commit = Request::Ping { commit: true, hurry: false };
+            let Reply::Pong(_) = link.ask(&commit, PATIENCE).await? else {
+                return Err(NetError::Refused("it could not make all durable".into()));
+            };
+        }
+        link.ask(&Request::Bye, PATIENCE).await.map(drop)
+    }
+
+    /// Whether something that this client did at the server may not be durable.
+    fn owes(&self) -> bool {
+        !self.replay_log.lock().is_empty() || self.opens.is_closing()
     }
 
     /// Whether the server, which is that of the MDS, is to be asked for the rows of the chains: there
@@ -161,6 +196,52 @@ impl ClientSession {
             let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };
             self.pause(pause).await;
         }
-        link.ask(&Request::Bye, PATIENCE).await.map(drop)
+        self.say_bye(&mut link).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::recovery::replay_budget::ReplayBudget;
+    use crate::client::remote::RemoteOptions;
+    use crate::client::session::tests::welcome;
+    use crate::transport::stream::Address;
+    use glint_proto::message::Welcome;
+    use glint_proto::{ClientId, Ino};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    fn session(address: &str) -> Arc<ClientSession> {
+        let options =
+            RemoteOptions { address: Address::parse(address), mount_point: "/here".into() };
+        // Answers are waited for as long as they usually are.
+        let welcome = Welcome { lease_ms: 30_000, ..welcome() };
+        let budget = ReplayBudget::simulated();
+        ClientSession::new(options, "host".into(), ClientId(1), 2, welcome, None, budget)
+    }
+
+    #[test]
+    fn sessions_of_servers_that_do_not_answer_end_soon_and_all_at_once() {
+        // Connections are made there, and nobody takes them.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let sessions = [session(&address), session(&address), session(&address)];
+        let threads = sessions.each_ref().map(|session| start_thread(session).unwrap());
+        let begun = Instant::now();
+        sessions.iter().for_each(|session| session.stop());
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let took = begun.elapsed();
+        assert!(took < 3 * GOODBYE, "{took:?}");
+    }
+
+    #[test]
+    fn a_close_that_is_under_way_is_waited_for() {
+        let session = session("127.0.0.1:1");
+        assert!(!session.owes());
+        session.opens.begin_close(Ino(7)).sent();
+        assert!(session.owes());
     }
 }

@@ -101,6 +101,11 @@ pub(crate) struct ClientOpens {
 }
 
 impl ClientOpens {
+    /// Whether a close was sent that is not answered.
+    pub(crate) fn is_closing(&self) -> bool {
+        !self.closing.lock().is_empty()
+    }
+
     /// Whether answers to requests of this kind may open or close files.
     pub(crate) fn follow(op: Op) -> bool {
         matches!(op, Op::Open | Op::Create | Op::Tmpfile | Op::Release | Op::Batch)

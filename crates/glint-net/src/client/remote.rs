@@ -198,6 +198,11 @@ impl Remote {
         }
     }
 
+    /// Has its session end, which is waited for when this is dropped: many are told first.
+    pub(crate) fn stop(&self) {
+        self.session.stop();
+    }
+
     /// The connection of this thread, made when it is first needed.
     fn connection(&self) -> FsResult<Rc<Connection>> {
         Connection::of_thread(&self.session)
@@ -236,9 +241,10 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.session.stop();
+        self.stop();
         if let Some(lease_thread) = self.lease_thread.take() {
-            // The thread does not panic, and there would be nothing left to do.
+            // It ends soon, whatever the server does. It does not panic, and there would be nothing
+            // left to do.
             let _ = lease_thread.join();
         }
         self.session.end();

@@ -180,10 +180,16 @@ impl ClientSession {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Has the lease end, on whatever thread it is kept: the server is told.
+    /// Has the lease end, on whatever thread it is kept: the server is told. Waits for nothing.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.hurry();
+        self.end.wake();
+    }
+
+    /// Waits until it is to end.
+    pub(crate) async fn until_stopping(&self) {
+        self.end.until(|| self.is_stopping().then_some(())).await;
     }
 
     /// Ends its connections, on whatever threads they are.

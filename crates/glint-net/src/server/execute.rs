@@ -114,14 +114,8 @@ impl<S: Service> Worker<S> {
             Request::Oss(request) => self.execute_oss(&connection, request).await?,
             Request::Ping { commit, hurry } => self.ping(&received, commit, hurry).await?,
             Request::Bye => {
-                let session = received.session()?;
-                match self.commit(&connection).await? {
-                    Ok(()) => {
-                        self.service.goodbye(session).await;
-                        self.pong()
-                    }
-                    Err(errno) => Reply::Failed(errno),
-                }
+                self.service.goodbye(received.session()?).await;
+                self.pong()
             }
             Request::Recovered => {
                 let session = received.session()?;

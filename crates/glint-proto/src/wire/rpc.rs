@@ -191,7 +191,7 @@ pub enum Request<'a> {
     Listen,
     /// Locks are returned, questions answered.
     Return(Vec<Return>),
-    /// The client ends: what it did is made durable, and it is forgotten.
+    /// The client ends, and is forgotten. It has waited before for what it did to be durable.
     Bye,
     /// For the MDS.
     Mds {
