@@ -28,11 +28,11 @@ pub(super) fn spawn<S: Send + Sync + 'static>(
             let asks = round.asks;
             let pause = async |pause| match asks {
                 // Answers of other servers are received meanwhile.
-                true => {
-                    glint_net::host::sleep(pause).await;
-                    !is_stopping(&server)
+                true => wait(pause, || is_stopping(&server), glint_net::host::sleep).await,
+                false => {
+                    let sleep = async |part: Duration| std::thread::sleep(part);
+                    wait(pause, || is_stopping(&server), sleep).await
                 }
-                false => wait(pause, || is_stopping(&server)),
             };
             let keep = round.keep(&*server, || SEAL_IDLE, pause);
             if !round.asks {
@@ -49,12 +49,20 @@ pub(super) fn spawn<S: Send + Sync + 'static>(
     rounds.into_iter().map(start).collect()
 }
 
-/// Waits so long. Returns false if it is to stop.
-fn wait(mut left: Duration, is_stopping: impl Fn() -> bool) -> bool {
-    while !left.is_zero() && !is_stopping() {
+/// Waits so long, in parts for which it `sleep`s: once also if that is no time. Returns false if it
+/// is to stop.
+async fn wait(
+    mut left: Duration,
+    is_stopping: impl Fn() -> bool,
+    sleep: impl AsyncFn(Duration),
+) -> bool {
+    while !is_stopping() {
         let part = left.min(LOOK);
-        std::thread::sleep(part);
+        sleep(part).await;
         left -= part;
+        if left.is_zero() {
+            break;
+        }
     }
     !is_stopping()
 }
@@ -63,5 +71,28 @@ fn give_way() {
     // On Linux this is about the calling thread.
     if let Err(error) = rustix::process::setpriority_process(None, GIVES_WAY_NICE) {
         tracing::debug!(%error, "housekeeping at the usual priority");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    #[test]
+    fn a_long_pause_ends_soon_after_its_server_is_told_to_stop() {
+        let (slept, stops) = (RefCell::new(Vec::new()), Cell::new(usize::MAX));
+        let pause = |pause| {
+            slept.borrow_mut().clear();
+            let sleep = async |part: Duration| slept.borrow_mut().push(part);
+            block_on(wait(pause, || slept.borrow().len() >= stops.get(), sleep))
+        };
+        assert!(pause(Duration::from_millis(250)));
+        assert_eq!(slept.take(), [LOOK, LOOK, LOOK / 2]);
+        assert!(pause(Duration::ZERO));
+        assert_eq!(slept.take(), [Duration::ZERO], "answers are received");
+        stops.set(2);
+        assert!(!pause(Duration::from_secs(60)));
+        assert_eq!(slept.take(), [LOOK, LOOK]);
     }
 }

@@ -210,7 +210,9 @@ impl Replication {
 
     /// The other servers can be reached so, or not any more.
     pub(crate) fn set_peers(&self, peers: Option<Arc<dyn Peers>>) {
-        *self.peers.lock() = peers;
+        let before = std::mem::replace(&mut *self.peers.lock(), peers);
+        // Its sessions end, which may take a while: nobody waits for the lock meanwhile.
+        drop(before);
     }
 
     fn peers(&self) -> FsResult<Arc<dyn Peers>> {
