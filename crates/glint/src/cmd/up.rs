@@ -137,9 +137,6 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let server_here = &running.server;
     let still_at = || server_here.has_still_disk().then(|| server_here.osts().next_change());
     let clean = unmount(&mount, &still_at)?;
-    if let Some(server) = server {
-        server.stop();
-    }
     if clean {
         mount.wait();
     } else {
@@ -149,6 +146,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         );
     }
     end(client, &still_at);
+    // Not before: what the client wrote is stable once members on other servers have asked this
+    // one.
+    if let Some(server) = server {
+        server.stop();
+    }
     running.shut_down().map_err(|error| format!("shutting down: {error}"))?;
     tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
