@@ -171,6 +171,46 @@ fn one_that_stands_still_is_left_out_and_given_what_it_missed() {
     copies.stop(vec![one, first, second, server]);
 }
 
+/// Longest time for the end of a server beside a writer, or of a mount.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+#[test]
+fn the_server_with_the_mds_stops_soon_beside_a_writer_and_a_mount_while_it_is_away() {
+    let copies = Copies::new();
+    let server = copies.serve();
+    let (first, second) = (copies.oss(1), copies.oss(2));
+    let (one, a) = copies.world.mount(copies.port, "a", &[]);
+    let (idle, b) = copies.world.mount(copies.port, "b", &[]);
+    copies.is_whole(&a);
+    // It has been at all servers, and all that it did is stable long before it ends.
+    for n in 0..8 {
+        let path = b.join(format!("idle{n}"));
+        fs::write(&path, bytes(n, 1000)).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+    }
+    let dir = a.join("small");
+    fs::create_dir(&dir).unwrap();
+    let load = Load::start([&dir]);
+    load.go_on();
+    let begun = Instant::now();
+    server.stop();
+    let stopped = begun.elapsed();
+    let server = copies.serve();
+    load.go_on();
+    load.end(4);
+    assert!(stopped < STOP_MAX, "{stopped:?}");
+    copies.is_whole(&a);
+    one.stop();
+    copies.must_be_equal();
+    server.stop();
+    let begun = Instant::now();
+    idle.stop();
+    let ended = begun.elapsed();
+    println!("the server has stopped after {stopped:?}, a mount without it after {ended:?}");
+    assert!(ended < STOP_MAX, "{ended:?}");
+    copies.stop(vec![first, second]);
+}
+
 /// Longest of these calls, each with an fsync, on files of all chains, until `end`.
 fn slowest_write(files: &[File], end: Instant) -> Duration {
     let mut slowest = Duration::ZERO;
