@@ -12,7 +12,8 @@ pub const MEMBER_TAKEN_OUT: &str = "member_taken_out";
 pub const SESSION_LOST: &str = "session_lost";
 /// A client began to replay requests that a server lost in a power failure.
 pub const REPLAY_STARTED: &str = "replay_started";
-/// A server refused a replayed request: acknowledged changes or data are lost.
+/// A server refused a replayed request, or data is lost that may not be written again: acknowledged
+/// changes or data are lost.
 pub const REPLAY_FAILED: &str = "replay_failed";
 /// A file that is open could not be opened again after a server's restart.
 pub const REOPEN_FAILED: &str = "reopen_failed";

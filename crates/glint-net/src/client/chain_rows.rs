@@ -9,8 +9,12 @@
 //!   ([`ChainRows::hear`]); any newer row says nothing of that.
 
 use crate::client::moved::MovedChanges;
+use crate::client::recovery::abandoned::{AbandonedData, LoggedChange};
+use crate::client::recovery::frames::changed_chain;
+use crate::client::recovery::replay_log::UncommittedWrite;
 use glint_proto::chain::{Chain, ChainVersion, Destination};
-use glint_proto::{OstRequest, clock};
+use glint_proto::{Errno, Ino, OstRequest, clock};
+use glint_telemetry::event;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,6 +28,8 @@ pub struct ChainRows {
     rows: RwLock<HashMap<u16, Arc<Chain>>>,
     /// Chains that have another head, and changes to be sent to them, which the old one may lose.
     pub(crate) moved: MovedChanges,
+    /// Changes that are not kept any more.
+    pub(crate) abandoned: AbandonedData,
     /// Some server has changes of a chain that are not known to be stable.
     pub(crate) wants_news: AtomicBool,
     /// When they were all asked for.
@@ -65,11 +71,50 @@ impl ChainRows {
         if known.is_some_and(|known| known.version >= row.version) || !row.is_valid() {
             return;
         }
-        let (head, intact_since) = (row.head(), row.intact_since);
-        let before = rows.insert(target, Arc::new(row));
-        let has_lost = |before: &Chain| before.head() != head || before.version < intact_since;
+        let row = Arc::new(row);
+        let before = rows.insert(target, row.clone());
+        let has_lost =
+            |before: &Chain| before.head() != row.head() || before.version < row.intact_since;
         if before.is_some_and(|before| has_lost(&before)) {
             self.moved.moves(target);
+        }
+        drop(rows);
+        self.judge_abandoned(&row);
+    }
+
+    /// Forgets changes of a file that wait for a head, because others may change it from now on.
+    pub(crate) fn abandon(&self, ino: Ino) {
+        self.moved.abandon(ino).iter().for_each(|change| self.give_up(change, None));
+    }
+
+    /// An acknowledged change, which its server has logged so, is not kept any more. Its file hears
+    /// of it if it is lost by that.
+    pub(crate) fn give_up(&self, change: &UncommittedWrite, logged: Option<LoggedChange>) {
+        let ino = change.object.1.ino;
+        let Some((_, chain)) = changed_chain(&change.frame.head) else {
+            return self.moved.fail(ino, Errno::EIO);
+        };
+        self.abandoned.put(ino, chain, logged);
+        if self.is_lost(chain.target) {
+            self.are_lost(chain.target, Errno::ENXIO, self.abandoned.on_loss(chain.target));
+        } else if let Some(row) = self.get(chain.target) {
+            self.judge_abandoned(&row);
+        }
+    }
+
+    fn judge_abandoned(&self, row: &Chain) {
+        self.are_lost(row.id.target(), Errno::EIO, self.abandoned.on_row(row));
+    }
+
+    /// Files of a chain have lost acknowledged data.
+    fn are_lost(&self, target: u16, errno: Errno, files: Vec<Ino>) {
+        for ino in files {
+            tracing::error!(
+                event = event::REPLAY_FAILED, %errno, target, %ino,
+                "acknowledged data was not on stable storage when its servers lost it, and is not \
+                 written again, as others may have changed the file since"
+            );
+            self.moved.fail(ino, errno);
         }
     }
 
@@ -124,8 +169,14 @@ impl ChainRows {
         }
         let mut lost = self.lost.write();
         // Answers may be heard in another order than they were asked for.
-        if lost.inquiry < inquiry.number {
-            *lost = LostChains { inquiry: inquiry.number, versions };
+        if lost.inquiry >= inquiry.number {
+            return;
+        }
+        *lost = LostChains { inquiry: inquiry.number, versions };
+        let targets: Vec<u16> = lost.versions.keys().copied().collect();
+        drop(lost);
+        for target in targets.into_iter().filter(|target| self.is_lost(*target)) {
+            self.are_lost(target, Errno::ENXIO, self.abandoned.on_loss(target));
         }
     }
 
@@ -188,8 +239,8 @@ impl ChainRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::ObjectId;
     use glint_proto::chain::{ChainId, Member, MemberState};
-    use glint_proto::{Ino, ObjectId};
 
     const ID: ChainId = ChainId { copies: 3, index: 0 };
 

@@ -433,7 +433,7 @@ impl<M: Transport> Durability for Cluster<M> {
 
     fn abandon(&self, ino: Ino) {
         self.mds.abandon(ino);
-        self.rows.moved.abandon(ino);
+        self.rows.abandon(ino);
         self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));
     }
 

@@ -123,10 +123,11 @@ impl ClientSession {
     }
 
     /// Whether the server, which is that of the MDS, is to be asked for the rows of the chains: there
-    /// are changes that are perhaps in no copy that counts.
+    /// are changes that are perhaps in no copy that counts, kept here or not.
     fn wants_rows(&self) -> bool {
         let Some(rows) = self.chain_rows.get() else { return false };
-        if !rows.is_empty() && self.replay_log.lock().has_chains() {
+        let has_changes = self.replay_log.lock().has_chains() || !rows.abandoned.is_empty();
+        if !rows.is_empty() && has_changes {
             rows.wants_news.store(true, Ordering::Release);
         }
         !self.is_of_oss()

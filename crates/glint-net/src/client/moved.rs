@@ -169,20 +169,18 @@ impl MovedChanges {
         objects
     }
 
-    /// Forgets changes of a file, because others may change it from now on: the file hears of it.
-    pub(crate) fn abandon(&self, ino: Ino) {
-        let mut state = self.state.lock();
-        let mut is_one = false;
-        state.by_chain.retain(|_, waiting| {
-            let before = waiting.len();
-            waiting.retain(|one| one.change.object.1.ino != ino);
-            is_one |= waiting.len() < before;
-            !waiting.is_empty()
-        });
-        drop(state);
-        if is_one {
-            self.fail(ino, Errno::EIO);
+    /// Takes changes of a file away, because others may change it from now on.
+    pub(crate) fn abandon(&self, ino: Ino) -> Vec<UncommittedWrite> {
+        let (mut state, mut abandoned) = (self.state.lock(), Vec::new());
+        for waiting in state.by_chain.values_mut() {
+            let all = std::mem::take(waiting).into_iter();
+            let (of_it, left): (VecDeque<_>, VecDeque<_>) =
+                all.partition(|one: &WaitingChange| one.change.object.1.ino == ino);
+            *waiting = left;
+            abandoned.extend(of_it.into_iter().map(|one| one.change));
         }
+        state.by_chain.retain(|_, waiting| !waiting.is_empty());
+        abandoned
     }
 
     /// Forgets everything: the MDS has evicted this client.
@@ -190,8 +188,8 @@ impl MovedChanges {
         self.state.lock().by_chain.clear();
     }
 
-    /// A change of a file could not be made again.
-    fn fail(&self, ino: Ino, errno: Errno) {
+    /// Acknowledged data of a file is lost.
+    pub(crate) fn fail(&self, ino: Ino, errno: Errno) {
         self.failures.lock().failed.insert(ino, errno);
         self.has_failed.store(true, Ordering::Release);
     }
@@ -323,17 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_change_is_forgotten_and_the_file_hears_of_it() {
+    fn what_others_may_change_is_taken_away() {
         let moved = MovedChanges::default();
         moved.put_back(0x8000, vec![change(7, 1), change(8, 2)]);
         assert_eq!(moved.objects_of(Ino(7)).len(), 1);
-        moved.abandon(Ino(7));
-        moved.abandon(Ino(9));
+        let abandoned = [7, 7, 9].map(|ino| moved.abandon(Ino(ino)).len());
+        assert_eq!(abandoned, [1, 0, 0]);
         assert!(moved.objects_of(Ino(7)).is_empty());
-        assert_eq!(
-            [7, 7, 9].map(|ino| moved.take_failure(Ino(ino))),
-            [Some(Errno::EIO), None, None]
-        );
         assert_eq!(all(&moved), [2]);
     }
 }

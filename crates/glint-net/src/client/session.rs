@@ -11,6 +11,7 @@ use crate::client::connection::slots::ConnectionNumbers;
 use crate::client::connection::state::{Generation, RecoveryProgress};
 use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
+use crate::client::recovery::abandoned::LoggedChange;
 use crate::client::recovery::frames::changed_chain;
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_budget::ReplayBudget;
@@ -366,15 +367,38 @@ impl ClientSession {
     }
 
     /// Forgets changes of a file's data that are not known to be durable, because others may change
-    /// it from now on. They are lost if their server loses its power, so the file hears of it.
+    /// it from now on. They are lost if their server loses its power, so the file hears of it: of
+    /// those of chains once their rows say that they may be.
     ///
     /// Changes that the MDS lost with OSTs of its own are replayed before it lets others in; those of
     /// chains may go elsewhere, at any time.
     pub(crate) fn abandon(&self, ino: Ino) {
         let is_late = |ost| self.is_of_oss() || ChainId::of_target(ost).is_some();
-        if self.change_log(|log| log.abandon(ino, is_late)) > 0 {
-            self.fail(ino, Errno::EIO);
+        let (boot_verifier, abandoned) = self.change_log(|log| {
+            (self.boot_verifier.load(Ordering::Acquire), log.abandon(ino, is_late))
+        });
+        for (transaction, change) in abandoned {
+            let is_of_chain = ChainId::of_target(change.object.0).is_some();
+            match self.chain_rows.get().filter(|_| is_of_chain) {
+                Some(rows) => {
+                    let logged = |transaction| self.logged(boot_verifier, transaction);
+                    rows.give_up(&change, transaction.map(logged));
+                }
+                None => self.fail(ino, Errno::EIO),
+            }
         }
+        // The server may have said meanwhile that they are durable.
+        if let Some(rows) = self.chain_rows.get()
+            && let Some(_same_run) = self.log_of_run(boot_verifier)
+        {
+            let committed = self.committed[1].load(Ordering::Acquire);
+            rows.abandoned.are_durable(self.logged(boot_verifier, committed));
+        }
+    }
+
+    /// A change of data in this session.
+    fn logged(&self, boot_verifier: u64, transaction: u64) -> LoggedChange {
+        LoggedChange { session: self.key, boot_verifier, transaction }
     }
 
     /// A server has refused a request because the chain is this one now.

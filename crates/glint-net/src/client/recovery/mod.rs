@@ -7,6 +7,7 @@
 //! Invariant: lost requests are [replayed](replay) in their order, after all else. Opens and locks
 //! are reclaimed many in one request: their order means nothing, and a repetition does no harm.
 
+pub(crate) mod abandoned;
 pub(crate) mod frames;
 mod lost;
 pub(crate) mod replay;

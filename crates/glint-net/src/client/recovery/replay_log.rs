@@ -10,6 +10,7 @@
 //! - Requests to an MDS and changes of data have room of their own: a disk with objects that
 //!   stands still holds up nobody who has nothing for it.
 
+use crate::client::recovery::abandoned::GivenUpWrite;
 use crate::client::recovery::replay_budget::ReplayBudget;
 use crate::transport::frame_writer::KeptFrame;
 use glint_proto::chain::ChainId;
@@ -333,23 +334,25 @@ impl ReplayLog {
     }
 
     /// Forgets changes of a file's data, because others may change it from now on: those on the
-    /// targets that are `meant`. Returns how many.
-    pub(crate) fn abandon(&mut self, ino: Ino, meant: impl Fn(u16) -> bool) -> usize {
+    /// targets that are `meant`. Returns them, with their transactions in this run, if any.
+    pub(crate) fn abandon(&mut self, ino: Ino, meant: impl Fn(u16) -> bool) -> Vec<GivenUpWrite> {
         let is_left = |(ost, object): &Object| object.ino != ino || !meant(*ost);
-        let mut abandoned = self.to_replay.ost.len();
-        self.to_replay.ost.retain(|change| is_left(&change.object));
-        abandoned -= self.to_replay.ost.len();
+        let again = std::mem::take(&mut self.to_replay.ost).into_iter();
+        let (left, again): (VecDeque<_>, VecDeque<_>) = again.partition(|one| is_left(&one.object));
+        self.to_replay.ost = left;
+        let mut abandoned: Vec<_> = again.into_iter().map(|change| (None, change)).collect();
         for (ost, object) in self.objects_of(ino).into_iter().filter(|object| !is_left(object)) {
             let of_it = self.of_objects.range((object, ost, 0)..=(object, ost, u64::MAX));
             let of_it: Vec<u64> = of_it.map(|(.., transaction)| *transaction).collect();
             for transaction in of_it {
                 if let Some(change) = self.ost.remove(&transaction) {
-                    self.leaves(transaction, change, &mut drop);
-                    abandoned += 1;
+                    self.of_objects.remove(&(object, ost, transaction));
+                    self.uncount(Kind::Ost, change.frame.len());
+                    abandoned.push((Some(transaction), change));
                 }
             }
         }
-        if abandoned > 0 {
+        if !abandoned.is_empty() {
             self.free();
         }
         abandoned
@@ -455,7 +458,10 @@ mod tests {
         assert_eq!(log.objects_of(Ino(7)), [ours]);
         assert!(log.note_retry(Some(ours), (64, 1)) && !log.note_retry(Some(others), (64, 2)));
         log.add_ost(1, change(ours, vec![3]));
-        assert_eq!((log.abandon(Ino(7), |_| true), log.abandon(Ino(7), |_| true)), (2, 0));
+        let of = |(transaction, change): (_, UncommittedWrite)| (transaction, change.frame.head[0]);
+        let abandoned = log.abandon(Ino(7), |_| true).into_iter().map(of);
+        assert_eq!(abandoned.collect::<Vec<_>>(), [(None, 1), (Some(1), 3)]);
+        assert!(log.abandon(Ino(7), |_| true).is_empty());
         assert!(log.objects_of(Ino(7)).is_empty() && log.bytes == [0; 2]);
         assert_eq!(first_bytes(log.unreplayed()), [2]);
         // The number of a retry does not become that of the next write.

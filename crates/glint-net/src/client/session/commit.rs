@@ -58,6 +58,9 @@ impl ClientSession {
             }
             let [mds, ost] = [0, 1].map(|which| self.committed[which].load(Ordering::Acquire));
             log.committed(Committed { mds, ost }, spare);
+            if let Some(rows) = self.chain_rows.get() {
+                rows.abandoned.are_durable(self.logged(run, ost));
+            }
         });
     }
 

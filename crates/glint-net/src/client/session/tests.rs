@@ -3,8 +3,10 @@
 use super::*;
 use crate::client::recovery::replay_log::UncommittedWrite;
 use crate::host;
+use crate::transport::framing::{Envelope, request_frame};
 use crate::transport::stream::Address;
 use glint_proto::Committed;
+use glint_proto::chain::{ChainVersion, Destination, Member, MemberState};
 use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
 use glint_proto::{ObjectId, OstRequest};
 use std::cell::RefCell;
@@ -255,4 +257,52 @@ fn nobody_is_woken_under_the_lock_of_the_replay_log() {
     session.on_committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
     assert_eq!(woken.1.load(Ordering::Acquire), 1);
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+/// Both members of a chain are away for long, and others want the file.
+#[test]
+fn a_file_hears_of_abandoned_changes_only_if_its_chain_may_have_lost_them() {
+    use MemberState::{LastServing, Serving};
+    let (session, rows) = (self::session(None), Arc::new(ChainRows::default()));
+    let _ = session.chain_rows.set(rows.clone());
+    let (run, file) = (session.boot_verifier.load(Ordering::Acquire), Ino(7));
+    let (id, object) = (ChainId { copies: 2, index: 0 }, ObjectId { ino: file, stripe: 0 });
+    let learn = |version, state, intact_since| {
+        let members = [1, 2].map(|ost| Member { ost, state }).to_vec();
+        rows.learn(Chain { id, version, members, founders: Vec::new(), intact_since });
+    };
+    let write = |transaction, version| {
+        let chain = Some(ChainVersion { target: id.target(), version });
+        let request = OstRequest::Truncate { object, size: 0 };
+        let to = Destination { ost: 1, chain };
+        let request = Request::Ost { to, request, capability: None, forward: None };
+        let envelope = Envelope::request(request.op(), session.client);
+        let frame = request_frame(envelope, &request).unwrap().into();
+        let object = (id.target(), object);
+        log_write(&session, transaction, UncommittedWrite { frame, object, retry: None });
+    };
+    let failures = || [session.take_failure(file), rows.moved.take_failure(file)];
+    learn(2, Serving, 1);
+    write(1, 2);
+    learn(3, LastServing, 1);
+    session.abandon(file);
+    assert!(session.replay_log.lock().is_empty() && !rows.abandoned.is_empty());
+    learn(4, Serving, 1);
+    assert!(rows.abandoned.is_empty());
+    assert_eq!(failures(), [None, None], "they are back with all that they had");
+
+    write(2, 4);
+    learn(5, LastServing, 1);
+    session.move_chain(id.target());
+    rows.abandon(file);
+    assert_eq!(failures(), [None, None], "nobody knows yet");
+    learn(6, Serving, 6);
+    assert_eq!(failures(), [None, Some(Errno::EIO)]);
+
+    write(3, 6);
+    session.abandon(file);
+    session.on_committed(run, Committed { mds: 0, ost: 3 }, &mut drop);
+    assert!(rows.abandoned.is_empty());
+    learn(7, Serving, 7);
+    assert_eq!(failures(), [None, None], "it was durable before");
 }
