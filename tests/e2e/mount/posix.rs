@@ -111,7 +111,7 @@ fn fsx_on_a_mount_with_locks() {
     let port = free_port();
     let server = world.serve(port, &["--osts", "3"]);
     let (mount, directory) = world.mount(port, "mnt", &[]);
-    run_fsx(&world, &directory, 4, at_length(10_000, 50_000));
+    run_fsx(&world, &directory, 4, at_length(4_000, 50_000));
     mount.stop();
     server.stop();
     world.assert_sound();
@@ -175,7 +175,7 @@ fn fsx(seed: u32, options: &str) {
     enable_uring();
     let world = World::new();
     let up = world.up(&["--osts", "3", "-o", options]);
-    run_fsx(&world, &world.mount_point(), seed, at_length(20_000, 200_000));
+    run_fsx(&world, &world.mount_point(), seed, at_length(8_000, 200_000));
     up.stop();
     world.assert_sound();
 }
