@@ -56,7 +56,7 @@ fn listed(dir: &Path) -> usize {
 fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     let world = World::new();
     let (port, ports) = (free_port(), [free_port(), free_port(), free_port()]);
-    let server = world.serve(port, &["--lease", "8"]);
+    let server = world.serve(port, &["--lease", "6"]);
     let [first, second, third] =
         [1, 2, 3].map(|n| world.oss(n, ports[usize::from(n) - 1], port, &[]));
     let (a, dir) = world.mount(port, "a", &[]);
@@ -115,10 +115,9 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     let said = String::from_utf8(ost(&["drain", "3"], &dir).stdout).unwrap();
     assert!(said.contains("it was taken away") && !said.contains("stop its server"), "{said}");
     // A mount that knows it waits for it at its end.
-    for mount in [a, b] {
-        mount.signal(rustix::process::Signal::INT);
-        mount.ends();
-    }
+    let mounts = [a, b];
+    mounts.iter().for_each(|mount| mount.signal(rustix::process::Signal::INT));
+    mounts.into_iter().for_each(|mount| _ = mount.ends());
     let (b, other) = world.mount(port, "c", &[]);
     let seen_by_other = |path: &PathBuf| other.join(path.strip_prefix(&dir).unwrap());
     let mut seen: BTreeMap<_, _> =

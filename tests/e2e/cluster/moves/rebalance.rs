@@ -79,7 +79,7 @@ fn files_move_to_an_ost_that_has_joined_until_all_are_as_full() {
         Disk::new(&world.path(&format!("{name}.image")), dir, "ext4", MEGABYTES)
     });
     let (port, ports) = (free_port(), [free_port(), free_port(), free_port()]);
-    let server = world.serve(port, &["--lease", "8"]);
+    let server = world.serve(port, &["--lease", "6"]);
     let oss = |n: u16| world.oss(n, ports[usize::from(n) - 1], port, &[]);
     let (first, second) = (oss(1), oss(2));
     // That of the server is on the disk of everything else here.
