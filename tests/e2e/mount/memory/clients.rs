@@ -65,7 +65,7 @@ fn a_mount_with_little_memory_scans_many_files() {
     let kept = File::open(a.join("kept")).unwrap();
     let count =
         || sh(&a, "find . -name 'file-*' -type f -links 1 -exec cat {} + | wc -c; find . | wc -l");
-    for _ in 0..2 {
+    for _ in 0..at_length(1, 2) {
         assert_eq!(count().split_whitespace().collect::<Vec<_>>(), ["0", "50007"]);
         let state = status(text(&a));
         let memory = &state["client"]["memory"];
