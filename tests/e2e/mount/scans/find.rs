@@ -136,8 +136,14 @@ fn glint_find_finds_what_find_does() {
     let on_server = format!("{}/tree", address(port));
     // What reading changes it has changed before anything is compared.
     run(Command::new("find").arg(&tree).args(["-printf", "%l%t"]));
-    for expression in EXPRESSIONS.lines().filter(|line| !line.is_empty()) {
+    let starts = [(OsStr::new("."), &tree), (tree.as_os_str(), &dir), (OsStr::new("tree/"), &dir)];
+    let lines = EXPRESSIONS.lines().filter(|line| !line.is_empty());
+    for (nth, expression) in lines.enumerate() {
         let mut expression = words(expression);
+        // These depend on how the starting point was said; of the others each has one in turns.
+        let is_of_start = expression.iter().any(|word| word.contains("path") || word.contains('%'));
+        let turn = at_length(nth as u64 % 3, 3);
+        let is_its = |which: usize| is_of_start || turn == 3 || which as u64 == turn;
         if let Some(at) = expression.iter().position(|word| word == "old") {
             expression[at] = tree.join("old").to_str().unwrap().to_owned();
         }
@@ -150,9 +156,7 @@ fn glint_find_finds_what_find_does() {
             }
             (theirs.output().unwrap(), ours.output().unwrap())
         };
-        for (start, at) in
-            [(OsStr::new("."), &tree), (tree.as_os_str(), &dir), (OsStr::new("tree/"), &dir)]
-        {
+        for (_, &(start, at)) in starts.iter().enumerate().filter(|(which, _)| is_its(*which)) {
             let (theirs, ours) = find(start, at);
             let said = String::from_utf8_lossy(&ours.stderr);
             assert_eq!(
@@ -168,7 +172,7 @@ fn glint_find_finds_what_find_does() {
             );
         }
         // At the server by its address: paths begin with that.
-        if !expression.iter().any(|word| word.contains("path") || word.contains("%")) {
+        if !is_of_start {
             let theirs = Command::new("find").arg(&tree).args(&expression).output().unwrap();
             let ours = run(glint().arg("find").arg(&on_server).args(&expression));
             let strip = |output: &Output, start: &str| -> Vec<Vec<u8>> {
