@@ -269,7 +269,7 @@ fn calls_go_on_after_the_loss_of_a_head_whatever_was_written_before_it() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let before = slowest_write(&others, Instant::now() + Duration::from_secs(3));
+        let before = slowest_write(&others, Instant::now() + Duration::from_secs(at_length(1, 3)));
         let stopping = scope.spawn(|| first.stop());
         let slowest = slowest_write(&others, Instant::now() + Duration::from_secs(4));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);

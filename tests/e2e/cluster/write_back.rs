@@ -355,7 +355,7 @@ fn a_client_is_killed_with_changes_that_it_has_not_sent() {
     let port = free_port();
     let server = world.serve(port, &["--lease", "6"]);
     let (stays, b) = world.mount(port, "b", &[]);
-    for round in 0..3 {
+    for round in 0..at_length(2, 3) {
         let (dies, a) = world.mount(port, &format!("a{round}"), &[]);
         let d = format!("d{round}");
         fs::create_dir(a.join(&d)).unwrap();
