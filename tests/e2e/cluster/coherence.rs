@@ -405,7 +405,7 @@ fn a_file_that_is_looked_at_while_it_is_written_ends_where_it_was_written_to() {
         }
         let work = || {
             let (begun, mut rounds) = (Instant::now(), 0);
-            while begun.elapsed() < Duration::from_secs(6) {
+            while begun.elapsed() < Duration::from_secs(at_length(3, 6)) {
                 let mut options = OpenOptions::new();
                 options.write(true).truncate(true).custom_flags(append);
                 let mut file = options.open(&path).map_err(|e| e.to_string())?;
@@ -445,7 +445,7 @@ fn a_name_that_is_made_again_at_once_is_there_for_who_took_it_away() {
     both_ways(&pair, "again", |taker, maker| {
         let begun = Instant::now();
         for round in 0.. {
-            if begun.elapsed() > Duration::from_secs(3) {
+            if begun.elapsed() > Duration::from_secs(at_length(2, 3)) {
                 println!("{round} rounds");
                 break;
             }

@@ -35,7 +35,10 @@ fn fill_and_free(kind: &str) {
     };
     assert!(is_enospc(&refused), "{refused}");
     assert!(files > 50, "only {files} MiB fitted");
-    // And then with names, which need less.
+    // And then with names, which need less. A part of their room is taken, so that fewer fill it.
+    let filler = at.join("lost+found/filler");
+    fs::create_dir_all(at.join("lost+found")).unwrap();
+    fs::write(&filler, vec![1; 8 << 20]).unwrap();
     let mut names = 0;
     let refused = loop {
         match fs::create_dir(mnt.join(format!("{names:0>200}"))) {
@@ -61,6 +64,7 @@ fn fill_and_free(kind: &str) {
     let up = world.up(&[]);
     check();
     // Freed by removing names and by removing data.
+    fs::remove_file(&filler).unwrap();
     for name in 0..names {
         fs::remove_dir(mnt.join(format!("{name:0>200}"))).unwrap();
     }

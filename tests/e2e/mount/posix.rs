@@ -212,7 +212,8 @@ fn fio_reads_what_it_wrote() {
             // fio leaves the state of its verification where it runs.
             run(Command::new("fio")
                 .current_dir(world.path(""))
-                .args(["--name=verify", "--size=48m", "--verify=crc32c", "--do_verify=1"])
+                .args(["--name=verify", "--verify=crc32c", "--do_verify=1"])
+                .arg(format!("--size={}m", at_length(24, 48)))
                 .args(["--verify_fatal=1", "--end_fsync=1", "--group_reporting", "--unlink=1"])
                 .arg(format!("--directory={}", text(&world.mount_point())))
                 .args(job.split(' ')));

@@ -22,7 +22,7 @@ fn limit() -> &'static str {
 fn scan(stage: &Path, more: &[&str]) -> Command {
     let mut bench = glint();
     bench.args(["bench", "scan", "--json", "--data", text(stage), "--memory", limit()]);
-    bench.args(["--stream-bytes", "16M", "--stream-rate", "20M"]).args(more);
+    bench.args(["--stream-bytes", "16M", "--stream-rate", "40M"]).args(more);
     bench
 }
 

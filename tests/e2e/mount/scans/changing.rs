@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// How long the tree is scanned while it changes.
-const SCANNED_FOR: Duration = Duration::from_secs(8);
 /// Small directories, and names that stay in each.
 const DIRECTORIES: usize = 20;
 const NAMES: usize = 40;
@@ -134,7 +132,8 @@ fn a_scan_lists_each_name_that_stays_once_while_others_change() {
             threads.spawn(move || change(tree, by, is_done, changes));
         }
         let scans = std::panic::catch_unwind(|| {
-            let (until, mut scans) = (Instant::now() + SCANNED_FOR, 0);
+            let scanned_for = Duration::from_secs(at_length(5, 8));
+            let (until, mut scans) = (Instant::now() + scanned_for, 0);
             while Instant::now() < until {
                 for start in &starts {
                     for scan in [&[][..], &["-print0"], &["-size", "-2", "-print0"]] {
