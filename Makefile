@@ -30,7 +30,7 @@ ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
 FUZZ_SECONDS ?= 60
-SEEDS := 2000
+SEEDS := 1200
 SEED :=
 COPIES :=
 # Property tests try the same cases each time, but in `make long`.
@@ -45,8 +45,8 @@ $(error quick is a part of the others, and not beside them: make $(MAKECMDGOALS)
 endif
 endif
 STEP := @scripts/step
-SIM_SECONDS = 50
-E2E_SECONDS = 180
+SIM_SECONDS = 45
+E2E_SECONDS = 240
 
 # Steps share the machine, and one build directory.
 .NOTPARALLEL:
