@@ -108,7 +108,7 @@ fn calls_go_on_while_servers_are_lost_and_come_back() {
     let dirs = [a.join("one"), b.join("two")];
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let load = Load::start(&dirs);
-    for round in 0..4u16 {
+    for round in 0..at_length(3, 4) as u16 {
         load.go_on();
         let lost = usize::from(round % 2);
         osses[lost].take().unwrap().kill();
