@@ -26,7 +26,7 @@ const DIRECT_AT: u64 = 2048;
 
 fn duration() -> Duration {
     let seconds = std::env::var("SECONDS_OF_PAGES").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs_f64(seconds.unwrap_or(at_length(15, 20) as f64 / 10.0))
+    Duration::from_secs_f64(seconds.unwrap_or(at_length(1, 2) as f64))
 }
 
 fn seed() -> u64 {

@@ -21,7 +21,7 @@ pub struct Expected {
 }
 
 /// Pause before each file.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(2);
 
 pub type Model = BTreeMap<PathBuf, Expected>;
 

@@ -383,7 +383,7 @@ fn an_ordinary_user_is_shown_what_a_mount_lists() {
     }
     fs::create_dir(tree.join("bare")).unwrap();
     fs::set_permissions(tree.join("bare"), fs::Permissions::from_mode(0o744)).unwrap();
-    for options in [
+    for (nth, options) in [
         "",
         "-R",
         "-l",
@@ -403,15 +403,25 @@ fn an_ordinary_user_is_shown_what_a_mount_lists() {
         "-lhR",
         "--full-time",
         "-QR",
-    ] {
-        for (uid, paths) in [
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (which, (uid, paths)) in [
             ("2345", "tree"),
             ("5432", "tree"),
             ("2345", "tree/read tree/search tree/none tree/all"),
             ("2345", "tree/read/file tree/search/file tree/none/file"),
             ("2345", "tree/bare tree/own"),
             ("2345", "tree/read/link tree/search/link tree/search/sub"),
-        ] {
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            // Each with half of the options; with all of them in `make long`.
+            if (nth + which) % 2 == 1 && at_length(0, 1) == 0 {
+                continue;
+            }
             let line = format!("{options} {paths}");
             assert_same(&format!("{uid}: {line}"), both(Some(uid), &words(&line), &dir));
         }
