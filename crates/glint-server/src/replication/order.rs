@@ -8,19 +8,24 @@
 //! - What absent members lack, also of a change that has failed, is noted before the change is
 //!   answered, and acknowledged only when nobody acts by a row in which they serve.
 
+pub(super) mod changed;
+mod follow;
+mod forward;
 pub(super) mod ranges;
 pub(super) mod size_limits;
 
-use super::execute::{Data, parts, patience, touched};
 use super::rows::Entered;
 use super::touched::UNNUMBERED;
 use super::{Here, Replication};
+use changed::{Data, parts, touched};
+use forward::patience;
 use futures_util::future::{Either, join, join_all, select};
 use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Forward, MemberEvent, Touched};
-use glint_proto::{Answer, ClientId, Errno, FsResult, OstReply, OstRequest};
+use glint_proto::{Answer, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span, event, traced};
+use ranges::RangeTurn;
 use size_limits::is_of_request;
 use std::future::Future;
 use std::pin::pin;
@@ -77,7 +82,7 @@ impl Replication {
         let turn = match &touched {
             Some(touched) => {
                 let (start, end) = range_of(&request, touched);
-                Some(self.turns.take(touched.object, start, end).await)
+                Some(self.turn(touched.object, start, end).await)
             }
             None => None,
         };
@@ -137,6 +142,11 @@ impl Replication {
                 }
             }
         }
+    }
+
+    /// Waits for the turn of a range of an object.
+    pub(super) async fn turn(&self, object: ObjectId, start: u64, end: u64) -> RangeTurn<'_> {
+        self.turns.take(object, start, end).await
     }
 
     /// Makes a change by one row.

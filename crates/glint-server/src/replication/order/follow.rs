@@ -1,0 +1,79 @@
+//! A change as a member makes it that is not the head.
+//!
+//! Invariant: a change is noted as recent before it is made.
+
+use super::changed::{Data, parts, touched};
+use crate::replication::{Here, Replication};
+use glint_ost::disk::Disk;
+use glint_proto::chain::{Destination, Forward};
+use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, OstReply, OstRequest};
+use glint_telemetry::{Layer, Span};
+
+impl Replication {
+    /// Makes a change that the head of a chain has ordered.
+    pub(crate) async fn execute_forward<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> Answer<OstReply> {
+        let _span = Span::start(Layer::Handler, request.op() as u8);
+        let target = to.chain.map_or(0, |chain| chain.target);
+        let followed = self.follow(here, client, to, forward, request, bulk);
+        match self.unless_out((target, to.ost), followed).await {
+            Ok(answer) => answer,
+            Err(errno) => Answer::unchanged(Err(errno)),
+        }
+    }
+
+    async fn follow<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> FsResult<Answer<OstReply>> {
+        let chain = to.chain.ok_or(Errno::ENXIO)?;
+        let entered = self.rows.enter(chain)?;
+        let member = (to.ost, &*entered.row);
+        if self.is_given_up(here, member) {
+            return Err(Errno::ETIMEDOUT);
+        }
+        if !entered.row.written().any(|member| member == to.ost) {
+            return Err(Errno::EREMCHG);
+        }
+        let data = match bulk.borrowed() {
+            Bulk::Out(data) => Data(Some(data)),
+            Bulk::In(room) => {
+                return Ok(self.at_member(here, client, member, request, Bulk::In(room)).await);
+            }
+            _ => Data(None),
+        };
+        let mut touched = touched(&request, data)?;
+        if forward.sequence > 0 {
+            // The head orders changes only when it has taken over: what may differ in copies is in doubt
+            // here by then.
+            self.rows.activate(chain);
+            self.learn_stable(here, chain, forward.stable);
+            let tag = (chain.version, forward.sequence);
+            let parts = parts(&request, data, touched);
+            self.recent.note_for_request((chain.target, 0), parts, tag);
+        } else {
+            touched = None;
+        }
+        if matches!(request, OstRequest::Sync { .. }) {
+            self.recent.sync_for_request().await?;
+            // Of what the head has found to be in doubt.
+            self.pending.sync_for_request().await?;
+        }
+        let answer = self.at_member(here, client, member, request, data.bulk()).await;
+        // A part of a change that fails may be made.
+        self.note_pending(&entered.row, parts(&request, data, touched)).await?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,74 @@
+//! A change as it goes from the head of a chain to another member. There, [`super::follow`] makes it.
+
+use super::changed::Data;
+use crate::replication::{Here, PATIENCE, PATIENCE_WITH_DISKS, Replication, within};
+use glint_ost::disk::Disk;
+use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
+use glint_proto::{ClientId, Errno, FsResult, OstReply, OstRequest};
+use std::time::Duration;
+
+/// How often a member that does not know the row is told it before the request is tried anew.
+const TELLINGS: usize = 3;
+
+/// How long a member may take.
+pub(super) fn patience(request: &OstRequest) -> Duration {
+    match request {
+        OstRequest::Sync { .. } => PATIENCE_WITH_DISKS,
+        _ => PATIENCE,
+    }
+}
+
+impl Replication {
+    /// Has a member make a change: EREMCHG if there is another row.
+    pub(in crate::replication) async fn forward<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        (member, row): (u16, &Chain),
+        forward: Forward,
+        request: OstRequest,
+        data: Data<'_>,
+    ) -> FsResult<OstReply> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        let to = Destination { ost: member, chain: Some(chain) };
+        let made = async {
+            if here.index(member).is_some() {
+                let _entered = self.rows.enter(chain)?;
+                return self
+                    .at_member(here, client, (member, row), request, data.bulk())
+                    .await
+                    .reply;
+            }
+            for _ in 0..TELLINGS {
+                let peers = self.peers()?;
+                match peers.forward(to, forward, request, data.bulk()).await {
+                    Err(Errno::EREMCHG) => {}
+                    made => return made,
+                }
+                let PeerReply::Row(known) =
+                    peers.ask(member, PeerRequest::Adopt(row.clone())).await?
+                else {
+                    return Err(Errno::EPROTO);
+                };
+                if known.version > row.version {
+                    self.adopt(here, &known);
+                    return Err(Errno::EREMCHG);
+                }
+            }
+            Err(Errno::EPROTO)
+        };
+        within(patience(&request), self.unless_newer(chain, made)).await
+    }
+
+    /// Has a member make a part of an older change, which it lacks.
+    pub(in crate::replication) async fn give<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        to: (u16, &Chain),
+        request: OstRequest,
+        data: Option<&[u8]>,
+    ) -> FsResult<OstReply> {
+        let forward = Forward { sequence: 0, stable: 0 };
+        self.forward(here, ClientId::IN_PROCESS, to, forward, request, Data(data)).await
+    }
+}
