@@ -82,10 +82,11 @@ impl Turns {
         self.hopeless.remove(&one);
     }
 
-    /// Notes that a repair cannot begin: no other member that serves can read the object.
-    fn note_unreadable(&mut self, one: Damaged, now: Instant) {
+    /// Notes that a repair cannot begin: no other member that serves can read the object. Returns
+    /// whether that is news.
+    fn note_unreadable(&mut self, one: Damaged, now: Instant) -> bool {
         self.unreadable.insert(one, now + UNREADABLE_FOR);
-        self.note_failed(one);
+        self.note_failed(one)
     }
 
     /// The same, but one comes to.
@@ -93,9 +94,10 @@ impl Turns {
         self.unreadable.insert(one, now + AWAITS_FOR);
     }
 
-    /// Notes that a repair cannot begin: no other member serves, nor comes to.
-    fn note_failed(&mut self, one: Damaged) {
-        self.hopeless.insert(one);
+    /// Notes that a repair cannot begin: no other member serves, nor comes to. Returns whether that is
+    /// news.
+    fn note_failed(&mut self, one: Damaged) -> bool {
+        self.hopeless.insert(one)
     }
 
     fn count<'a>(
@@ -158,19 +160,30 @@ impl Repairs {
             };
             let result = replication.repair(here, target, (ost, object), CopyFault::Damaged).await;
             let mut turns = self.0.lock();
+            let mut is_left = false;
             match result {
                 Ok(()) => turns.note_begun((index, object), pass),
                 Err(Errno::EIO) if replication.is_awaited_beside(target, ost) => {}
                 Err(Errno::EBADMSG) if replication.is_awaited_beside(target, ost) => {
                     turns.note_awaited((index, object), clock::now());
                 }
-                Err(Errno::EBADMSG) => turns.note_unreadable((index, object), clock::now()),
+                Err(Errno::EBADMSG) => {
+                    is_left = turns.note_unreadable((index, object), clock::now());
+                }
                 // No other copy serves; it may, later.
-                Err(Errno::EIO) => turns.note_failed((index, object)),
+                Err(Errno::EIO) => is_left = turns.note_failed((index, object)),
                 Err(Errno::EREMCHG) => {}
                 Err(errno) => {
                     tracing::warn!(%object, %errno, "could not begin a repair; it is tried again");
                 }
+            }
+            drop(turns);
+            if is_left {
+                tracing::warn!(
+                    %object, ost,
+                    "a damaged object cannot be written anew: no other copy that serves can be read; \
+                     one that lags behind may be older, and is not used"
+                );
             }
         }
     }
@@ -222,7 +235,7 @@ mod tests {
         assert_eq!(count(&mut turns, 0), (0, 4), "a pass may end before the first try");
         let next = turns.next(&found, begins);
         turns.note_begun(next[0], 1);
-        turns.note_failed(next[1]);
+        assert!(turns.note_failed(next[1]) && !turns.note_failed(next[1]), "it is told once");
         assert_eq!(count(&mut turns, 1), (1, 2));
         assert_eq!(turns.next(&found, begins).len(), 3, "each is tried again");
         turns.note_begun(next[1], 1);

@@ -242,9 +242,13 @@ impl<'a> Copies<'a> {
         copies: &BTreeMap<u16, Copy>,
     ) {
         let are_all_here = have_all.iter().all(|ost| self.has(*ost));
+        let lags = |(ost, copy): &(&u16, &Copy)| !have_all.contains(ost) && copy.damage.is_none();
+        let lag: Vec<String> =
+            copies.iter().filter(lags).map(|(ost, _)| format!("OST {ost}")).collect();
         let others = match are_all_here {
-            true => "no other copy is right",
-            false => "its other copies were not looked at (--oss)",
+            true if lag.is_empty() => "no other copy is right".to_owned(),
+            true => format!("no other copy is right but on {}, which may be older", lag.join(", ")),
+            false => "its other copies were not looked at (--oss)".to_owned(),
         };
         for (ost, copy) in copies.iter().filter(|(ost, _)| have_all.contains(ost)) {
             if let Some(damage) = &copy.damage {

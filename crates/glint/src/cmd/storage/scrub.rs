@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 ///
 /// Servers do this by themselves every week, slowly (--scrub-bandwidth). Data gets its checksums
 /// some seconds after its last change. What is damaged is never returned by a read. A file with
-/// copies is repaired from another one by itself, which this waits to see begin; restore others. Exits
-/// with 1 if something is damaged that is not repaired, or could not be compared (the server's log
-/// says why), or if a server could not be asked.
+/// copies is repaired from another one by itself, which this waits to see begin; restore others. A
+/// copy that lags behind is not taken for that, as it may be older, until it has everything and
+/// serves. Exits with 1 if something is damaged that is not repaired, or could not be compared (the
+/// server's log says why), or if a server could not be asked.
 ///
 /// Ctrl-C ends only the display; the servers go on.
 #[derive(clap::Args)]
@@ -180,6 +181,21 @@ fn show(row: &Value) {
     if row["error"].is_string() {
         return;
     }
+    crate::say!("{}", line(row));
+    for damage in row["damage"].as_array().into_iter().flatten() {
+        let (ino, stripe) = (&damage["ino"], &damage["stripe"]);
+        let reason = damage["reason"].as_str().unwrap_or("?");
+        crate::say!("  DAMAGED  inode {ino}, stripe {stripe}: {reason}");
+        crate::say!("           its name: find MOUNT -inum {ino}");
+    }
+    let told = row["damage"].as_array().map_or(0, Vec::len) as u64;
+    if (1..number(row, "damaged")).contains(&told) {
+        crate::say!("  and {} more", number(row, "damaged") - told);
+    }
+}
+
+/// What was compared and found of an OST, in one line.
+fn line(row: &Value) -> String {
     let state = match (row["running"] == true, row["finished"].as_u64()) {
         (true, _) => format!("{:.0} % done", row["done"].as_f64().unwrap_or(0.0) * 100.0),
         (false, Some(seconds)) => format!("ended {}", ago(seconds)),
@@ -193,25 +209,20 @@ fn show(row: &Value) {
         0 => String::new(),
         count => format!(", {count} of these are written anew from other copies"),
     };
-    crate::say!(
+    let decided = number(row, "repaired") + number(row, "pending");
+    let left = match number(row, "damaged").saturating_sub(decided) {
+        0 => String::new(),
+        count => format!(", {count} stay so: no other copy that serves can be read"),
+    };
+    format!(
         "ost {:<4} {state}: {} objects and {} compared, {} without checksums as yet, \
-         {} damaged{repaired}{not_compared}",
-        row["ost"],
+         {} damaged{repaired}{left}{not_compared}",
+        row["ost"].to_string(),
         number(row, "objects"),
         human_bytes(number(row, "bytes")),
         number(row, "unsealed"),
         number(row, "damaged"),
-    );
-    for damage in row["damage"].as_array().into_iter().flatten() {
-        let (ino, stripe) = (&damage["ino"], &damage["stripe"]);
-        let reason = damage["reason"].as_str().unwrap_or("?");
-        crate::say!("  DAMAGED  inode {ino}, stripe {stripe}: {reason}");
-        crate::say!("           its name: find MOUNT -inum {ino}");
-    }
-    let told = row["damage"].as_array().map_or(0, Vec::len) as u64;
-    if (1..number(row, "damaged")).contains(&told) {
-        crate::say!("  and {} more", number(row, "damaged") - told);
-    }
+    )
 }
 
 /// How long a time, in seconds since the epoch, is ago.
@@ -235,6 +246,23 @@ mod tests {
         assert!(!is_right(&json!({"damaged": 0, "not_compared": 1})));
         assert!(!is_right(&json!({"damaged": 1, "not_compared": 0})));
         assert!(is_right(&json!({"damaged": 0})), "of an older server");
+    }
+
+    #[test]
+    fn damage_that_stays_is_told_from_damage_that_is_repaired() {
+        let said = |damaged: u64, repaired: u64, pending: u64| {
+            let row = json!({"ost": 2, "objects": 9, "bytes": 1024, "unsealed": 0,
+                "damaged": damaged, "repaired": repaired, "pending": pending});
+            let line = line(&row);
+            line.split_once(" as yet, ").unwrap().1.to_owned()
+        };
+        assert_eq!(said(0, 0, 0), "0 damaged");
+        assert_eq!(said(3, 2, 1), "3 damaged, 2 of these are written anew from other copies");
+        assert_eq!(
+            said(3, 1, 0),
+            "3 damaged, 1 of these are written anew from other copies, 2 stay so: no other copy that \
+             serves can be read"
+        );
     }
 
     #[test]
