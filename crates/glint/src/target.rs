@@ -28,6 +28,43 @@ const ORDERS_OF_ROOT: [(&str, &str); 5] = [
 /// Flags that /proc/net/unix shows of a socket at which somebody listens.
 const LISTENS: &str = "00010000";
 
+/// Argument of a command that any server can answer.
+#[derive(clap::Args)]
+pub(crate) struct TargetArg {
+    /// A path in a mount, or a server as HOST or HOST:PORT, or on this host by its socket or the data
+    /// directory that has it [default: the only one that is mounted, or served at a socket, here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+}
+
+/// Argument of a command that the server with the MDS carries out.
+#[derive(clap::Args)]
+pub(crate) struct MdsArg {
+    /// A path in a mount, or the server with the MDS as HOST or HOST:PORT, or on this host by its
+    /// socket or the data directory that has it [default: the only one that is mounted, or served at
+    /// a socket, here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+}
+
+/// Help of [`MdsArg`] for a command that moves files, and so needs a mount.
+pub(crate) const MOUNT_HELP: &str =
+    "A path in a mount, through which the files move [default: the only mount here]";
+
+impl TargetArg {
+    /// Finds the target that is meant.
+    pub(crate) fn find(&self) -> Result<Target, String> {
+        Target::find(self.target.as_deref())
+    }
+}
+
+impl MdsArg {
+    /// Finds the target that is meant.
+    pub(crate) fn find(&self) -> Result<Target, String> {
+        Target::find(self.target.as_deref())
+    }
+}
+
 /// Process to ask.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
@@ -209,6 +246,20 @@ fn ask_through(path: &Path, what: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn commands_say_in_the_same_words_what_they_can_be_about() {
+        fn helps(command: &clap::Command, found: &mut BTreeSet<String>) {
+            let targets = command.get_arguments().filter(|arg| arg.get_id().as_str() == "target");
+            found.extend(targets.filter_map(clap::Arg::get_help).map(ToString::to_string));
+            command.get_subcommands().for_each(|command| helps(command, found));
+        }
+        let mut found = BTreeSet::new();
+        helps(&<crate::Cli as clap::CommandFactory>::command(), &mut found);
+        // Any server, the one with the MDS, or a mount.
+        assert_eq!(found.len(), 3, "{found:?}");
+    }
 
     #[test]
     fn a_data_directory_without_a_socket_is_told_from_other_places() {

@@ -71,8 +71,8 @@ pub(crate) struct Args {
     /// said several times.
     #[arg(long = "oss", value_name = "DIR")]
     osses: Vec<PathBuf>,
-    /// Check the namespace of a server with an MDS that runs: HOST, HOST:PORT, or its data
-    /// directory or socket here.
+    /// Check the namespace of a server with an MDS that runs: HOST or HOST:PORT, or on this host
+    /// its socket or the data directory that has it.
     #[arg(long, value_name = "DIR|HOST:PORT",
         conflicts_with_all = ["directory", "data", "osses", "repair", "skip_data"])]
     online: Option<String>,

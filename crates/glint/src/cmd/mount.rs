@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 /// linked as /sbin/mount.fuse.glint (`make install` does it).
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The server: HOST, HOST:PORT, or on this host its data directory or socket.
+    /// The server with the MDS: HOST or HOST:PORT, or on this host its socket or the data directory
+    /// that has it.
     #[arg(value_name = "SERVER")]
     server: String,
     /// Mount point; an empty directory.

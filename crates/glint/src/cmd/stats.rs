@@ -2,7 +2,7 @@
 
 use crate::CommandResult;
 use crate::signals::Stop;
-use crate::target::Target;
+use crate::target::{Target, TargetArg};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
@@ -20,10 +20,8 @@ use std::time::{Duration, Instant};
 /// the writing of notes to their log in the object_io of a change.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
-    /// [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: TargetArg,
     /// Show again every second what happened in it, until Ctrl-C; quantiles stay those of
     /// the whole time.
     #[arg(long)]
@@ -40,7 +38,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
+    let target = args.target.find()?;
     if args.reset {
         target.ask("reset")?;
         return Ok(ExitCode::SUCCESS);

@@ -1,7 +1,7 @@
 //! `glint status`.
 
 use crate::CommandResult;
-use crate::target::Target;
+use crate::target::TargetArg;
 use glint_server::human_bytes;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -9,10 +9,8 @@ use std::process::ExitCode;
 /// Show servers, OSTs, clients, space and inodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
-    /// [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: TargetArg,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -20,7 +18,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
+    let target = args.target.find()?;
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     let reached = status["server"]["reached"] != false;
     let code = if reached { ExitCode::SUCCESS } else { ExitCode::FAILURE };

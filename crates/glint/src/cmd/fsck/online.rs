@@ -37,8 +37,8 @@ struct OnlineCheck {
 pub(super) fn run(said: &str, json: bool) -> CommandResult {
     let Target::Server(address) = Target::find(Some(said))? else {
         return Err(format!(
-            "{said} is a mount; say the server with the MDS: HOST, HOST:PORT, or its data \
-             directory or socket here"
+            "{said} is a mount; say the server with the MDS: HOST or HOST:PORT, or on this host its \
+             socket or the data directory that has it"
         )
         .into());
     };

@@ -5,7 +5,7 @@ use super::order::{WhichOst, ask, pages};
 use crate::CommandResult;
 use crate::output::counted;
 use crate::signals::Stop;
-use crate::target::Target;
+use crate::target::{MOUNT_HELP, Target};
 use glint_proto::Ino;
 use glint_proto::message::{DrainOst, DrainStep, GiveUp, GiveUpStep};
 use glint_server::human_bytes;
@@ -32,6 +32,7 @@ pub(crate) struct Args {
 
 /// Options of `drain`, which moves files through a mount.
 #[derive(clap::Args)]
+#[command(mut_arg("target", |arg| arg.help(MOUNT_HELP).value_name("DIR")))]
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     args: Args,

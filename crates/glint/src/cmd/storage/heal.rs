@@ -2,7 +2,7 @@
 
 use super::scrub::{Server, number, servers};
 use crate::CommandResult;
-use crate::target::Target;
+use crate::target::{MdsArg, TargetArg};
 use glint_server::human_bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,10 +28,8 @@ pub(crate) enum HealCommand {
 /// It shows what the servers know that are reached, and names the others: the exit status is 1 then.
 #[derive(clap::Args)]
 pub(crate) struct InfoArgs {
-    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
-    /// [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: TargetArg,
     /// Print JSON, one object a line.
     #[arg(long)]
     json: bool,
@@ -40,10 +38,8 @@ pub(crate) struct InfoArgs {
 /// File system whose heal rests, or goes on.
 #[derive(clap::Args)]
 pub(crate) struct RestArgs {
-    /// A mount point, or the server with the MDS as HOST, HOST:PORT, or its data directory or
-    /// socket here [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: MdsArg,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -60,7 +56,7 @@ pub(crate) fn run(command: HealCommand) -> CommandResult {
 
 fn rest(args: &RestArgs, paused: bool) -> CommandResult {
     let what = if paused { "heal-pause" } else { "heal-resume" };
-    Target::find(args.target.as_deref())?.ask(what)?;
+    args.target.find()?.ask(what)?;
     match (args.json, paused) {
         (true, _) => crate::say!("{}", json!({ "paused": paused })),
         (false, true) => crate::say!("heal rests until `glint heal resume`"),
@@ -70,7 +66,7 @@ fn rest(args: &RestArgs, paused: bool) -> CommandResult {
 }
 
 fn info(args: &InfoArgs) -> CommandResult {
-    let servers = servers(Target::find(args.target.as_deref())?)?;
+    let servers = servers(args.target.find()?)?;
     let mut failed = Vec::new();
     let mut statuses = Vec::new();
     for server in &servers {

@@ -1,6 +1,6 @@
 //! Orders about one OST, which the server with the MDS carries out: what they have in common.
 
-use crate::target::Target;
+use crate::target::{MdsArg, Target};
 use glint_proto::Ino;
 use serde_json::Value;
 use std::error::Error;
@@ -11,16 +11,14 @@ pub(crate) struct WhichOst {
     /// Number of the OST, as `glint ost list` shows it.
     #[arg(value_name = "N")]
     pub(super) ost: u16,
-    /// A mount point, or the server with the MDS as HOST, HOST:PORT, or its data directory or
-    /// socket here [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: MdsArg,
 }
 
 impl WhichOst {
     /// The mount or server to ask.
     pub(super) fn target(&self) -> Result<Target, String> {
-        Target::find(self.target.as_deref())
+        self.target.find()
     }
 }
 

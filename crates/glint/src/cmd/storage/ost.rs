@@ -3,7 +3,7 @@
 use super::{drain, lost, rebalance};
 use crate::CommandResult;
 use crate::output::counted;
-use crate::target::Target;
+use crate::target::TargetArg;
 use glint_server::data_dir::replace_ost;
 use glint_server::human_bytes;
 use serde_json::{Value, json};
@@ -51,10 +51,8 @@ pub(crate) enum OstCommand {
 /// has to be done for that. One that is `emptied` was replaced: the others are told what it lacks. Administrators only.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
-    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
-    /// [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: TargetArg,
     /// Print JSON, one object a line.
     #[arg(long)]
     json: bool,
@@ -110,7 +108,7 @@ fn replace(args: ReplaceArgs) -> CommandResult {
 }
 
 fn list(args: ListArgs) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
+    let target = args.target.find()?;
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     if status["server"]["reached"] == false {
         return Err("its server is not reached".into());

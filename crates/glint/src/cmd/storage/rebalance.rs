@@ -8,7 +8,7 @@ use crate::CommandResult;
 use crate::live;
 use crate::output::counted;
 use crate::signals::Stop;
-use crate::target::Target;
+use crate::target::{MdsArg, Target};
 use glint_server::human_bytes;
 use plan::{Disk, Disks, plan};
 use serde_json::{Value, json};
@@ -45,14 +45,12 @@ const NAMED: usize = 8;
 /// The space of a file becomes free a lease after it moved (`--lease` of the server), and the command
 /// waits for that before it looks whether it is done. Ctrl-C ends after the files that are being
 /// moved; the same command goes on from there. One at a time moves files of a file system: another one
-/// is refused meanwhile. The exit status is 1 if an OST is not within the limit in the end. For root,
-/// and administrators only.
+/// is refused meanwhile. The exit status is 1 if an OST is not within the limit in the end. Files move
+/// through a mount: a server can be named only with --dry-run. For root, and administrators only.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A mount point; with --dry-run also the server with the MDS as HOST, HOST:PORT, or its data
-    /// directory or socket here [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: MdsArg,
     /// How far the used share of an OST may be from that of all together, in per cent of its space.
     /// What is closer costs more moves than it gives room: new files go to all OSTs alike.
     #[arg(long, value_name = "PERCENT", default_value_t = 5)]
@@ -70,7 +68,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
+    let target = args.target.find()?;
     let stop = Stop::listen()?;
     let within = f64::from(args.within) / 100.0;
     if args.dry_run {

@@ -3,7 +3,7 @@
 use crate::CommandResult;
 use crate::live;
 use crate::signals::Stop;
-use crate::target::Target;
+use crate::target::{Target, TargetArg};
 use glint_proto::clock;
 use glint_server::human_bytes;
 use serde_json::{Value, json};
@@ -23,10 +23,8 @@ use std::time::{Duration, Instant};
 /// Ctrl-C ends only the display; the servers go on.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
-    /// [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    target: TargetArg,
     /// Begin, and do not wait for the end.
     #[arg(long, conflicts_with_all = ["stop", "status"])]
     background: bool,
@@ -52,7 +50,7 @@ pub(super) struct Server {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
-    let servers = servers(Target::find(args.target.as_deref())?)?;
+    let servers = servers(args.target.find()?)?;
     let mut failed = Vec::new();
     if !args.status {
         let what = if args.stop { "scrub-stop" } else { "scrub" };
