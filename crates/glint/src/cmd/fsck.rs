@@ -40,8 +40,10 @@ pub(crate) const USAGE: u8 = 16;
 /// object belongs to is known where the MDS is.
 ///
 /// What a copy lacks because its OST was away is no damage, if the index of its chain says so: it is
-/// counted as `healing outstanding`, and is copied when the servers run. A copy that is damaged, or
-/// missing, while another one is right, --repair notes in that index, so that it is copied, too.
+/// counted as `healing outstanding`, and is copied when the servers run. These are objects whose
+/// copies differ (with --skip-data, in size); `glint heal info` counts all objects that the index
+/// names, also those whose copies are equal. A copy that is damaged, or missing, while another one is
+/// right, --repair notes in that index, so that it is copied, too.
 ///
 /// A client may have made files of which it has not told the server yet, when that ended. So while
 /// clients may come back, objects that belong to no file are counted and kept; when none is

@@ -25,7 +25,10 @@ pub(crate) enum HealCommand {
 
 /// Show what each OST lacks, how fast that is copied, and how long it will take.
 ///
-/// It shows what the servers know that are reached, and names the others: the exit status is 1 then.
+/// It counts the objects that the index of changes names, of which some may be equal all the same:
+/// `glint fsck`, which compares copies of stopped servers, counts as outstanding only those that
+/// differ. It shows what the servers know that are reached, and names the others: the exit status is
+/// 1 then.
 #[derive(clap::Args)]
 pub(crate) struct InfoArgs {
     #[command(flatten)]
