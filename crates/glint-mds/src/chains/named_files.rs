@@ -32,6 +32,8 @@ pub struct NamedFile<T> {
     pub path: Option<Vec<u8>>,
     /// Size as the MDS knows it.
     pub size: u64,
+    /// Second of its last change; `None` if it is, or was when a writer vanished, open for writing.
+    pub changed: Option<i64>,
     /// What the list says of it.
     pub says: T,
 }
@@ -69,7 +71,9 @@ impl<K: Kv> Mds<K> {
             }
             let path = paths.get(&ino).filter(|path| path.len() <= PATH_BYTES_MAX).cloned();
             bytes += path.as_ref().map_or(0, Vec::len) + size_of::<NamedFile<T>>();
-            files.push(NamedFile { ino, path, size: record.attr.size, says });
+            let (size, is_open) = (record.attr.size, record.attr.size_on_ost);
+            let changed = (!is_open).then_some(record.attr.ctime.secs);
+            files.push(NamedFile { ino, path, size, changed, says });
         }
         Ok((files, next))
     }

@@ -189,6 +189,7 @@ fn what_is_lost_with_an_ost_is_said_before() {
         let losses = losses(&[]);
         let (files, next) = block_on(tree.mds.lost_files(2, &losses, 3, Ino(0))).unwrap();
         assert_eq!(next, None);
+        assert!(files.iter().all(|file| file.changed.is_none()), "all are open for writing");
         let of = |loses_data: bool| {
             let files = files.iter().filter(|file| file.says == LosesData(loses_data));
             let path = |file: &NamedFile<LosesData>| {

@@ -124,6 +124,7 @@ fn file_row(file: &NamedFile<LosesData>) -> Value {
     json!({
         "ino": file.ino.0,
         "path": file.path.as_deref().map(String::from_utf8_lossy),
+        "changed": file.changed,
         "loses": if file.says.0 { "data" } else { "changes" },
     })
 }

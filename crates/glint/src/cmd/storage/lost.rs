@@ -21,7 +21,9 @@ const NAMED: usize = 8;
 ///
 /// Chains in which it was the last that served go on with what another member has, as soon as that
 /// is heard of. Changes that were acknowledged while that one was away are lost; those that were not
-/// on stable storage, clients that live send again. If no other member has anything, all is lost.
+/// on stable storage, clients that live send again. Which files had such changes the lost OST alone
+/// knew: all that have data there are named, and a file that was last changed before (`changed` of
+/// --json) loses nothing. If no other member has anything, all is lost.
 ///
 /// Files without copies lose what was on it.
 ///
@@ -151,7 +153,11 @@ impl Losses {
         }
         for (loses, what) in [
             ("data", "data is lost, because there are no copies, or no other copy has anything"),
-            ("changes", "changes may be lost that were made while the other copies were away"),
+            (
+                "changes",
+                "changes may be lost that were made while the other copies were away; a file that was \
+                 not changed since then loses nothing",
+            ),
         ] {
             let files: Vec<&Value> =
                 self.files.iter().filter(|file| file["loses"] == loses).collect();
