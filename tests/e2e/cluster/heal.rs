@@ -308,3 +308,29 @@ fn changes_wait_or_fail_where_there_are_fewer_copies_than_asked_for() {
     assert!(fs::read(a.join("two")).unwrap() == bytes(1, 10_000));
     [client, first, second, server].into_iter().for_each(Process::stop);
 }
+
+/// A change waits while one of two copies is away, and is made when that is back.
+#[test]
+fn a_change_waits_until_there_are_as_many_copies_as_asked_for() {
+    let world = World::new();
+    let (port, at) = (free_port(), free_port());
+    let server = world.serve(port, &["--replicas", "2", "--min-replicas", "2"]);
+    let oss = world.oss(1, at, port, &[]);
+    let (client, a) = world.mount(port, "a", &[]);
+    let write = |path: &Path| {
+        fs::write(path, bytes(1, 10_000)).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    };
+    write(&a.join("two"));
+    // It says that it leaves, so nobody waits for it.
+    oss.stop();
+    let path = a.join("one");
+    let waits = std::thread::spawn(move || write(&path));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!waits.is_finished(), "one copy is not enough");
+    let oss = world.oss(1, at, port, &[]);
+    eventually("it is written", || waits.is_finished());
+    waits.join().unwrap();
+    assert!(fs::read(a.join("one")).unwrap() == bytes(1, 10_000));
+    [client, oss, server].into_iter().for_each(Process::stop);
+}

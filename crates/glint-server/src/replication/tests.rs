@@ -13,7 +13,7 @@ use glint_proto::chain::{
 use glint_proto::limits::{BODY_BYTES_MAX, OBJECTS_PER_PAGE_MAX};
 use glint_proto::oss::ObjectPage;
 use glint_proto::{
-    Bulk, ClientId, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, message,
+    Bulk, ClientId, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, clock, message,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -72,9 +72,33 @@ impl host::World for Still {
     }
 }
 
+/// A world in which the time of short pauses passes at once, and nobody runs out of patience.
+pub(super) struct Hurrying;
+
+impl host::World for Hurrying {
+    fn spawn(&self, _: host::Task) {}
+
+    fn sleep(&self, time: Duration) -> host::Task {
+        if time > Duration::from_millis(200) {
+            return Box::pin(std::future::pending());
+        }
+        clock::simulate(Some(clock::now() + time));
+        Box::pin(std::future::ready(()))
+    }
+
+    fn connect(&self, _: &str) -> std::io::Result<host::Pipe> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
 impl World {
     /// Servers of the OSTs from 0 on, in these states, all of which know that.
     pub(super) fn new(states: &[MemberState]) -> Arc<World> {
+        World::limited(states, None)
+    }
+
+    /// The same, each of which heals with no more than so many bytes a second.
+    pub(super) fn limited(states: &[MemberState], heal_bandwidth: Option<u64>) -> Arc<World> {
         host::simulate(Some(Rc::new(Still)));
         let members: Vec<Member> =
             (0..).zip(states).map(|(ost, state)| Member { ost, state: *state }).collect();
@@ -82,7 +106,7 @@ impl World {
         let id = ChainId { copies: states.len() as u8, ..ID };
         let row = Chain { id, version: 1, members, founders, intact_since: 1 };
         let world = Arc::new(World {
-            servers: states.iter().map(|_| Server::new()).collect(),
+            servers: states.iter().map(|_| Server::limited(1, heal_bandwidth)).collect(),
             row: Mutex::new(row.clone()),
             files: Mutex::default(),
             damaged: Mutex::default(),
@@ -183,6 +207,10 @@ impl Server {
 
     /// One with so many OSTs.
     pub(super) fn with(osts: usize) -> Server {
+        Server::limited(osts, None)
+    }
+
+    fn limited(osts: usize, heal_bandwidth: Option<u64>) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let records: Arc<dyn Records> =
             Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
@@ -191,7 +219,7 @@ impl Server {
             |disk: &MemoryDisk| ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::default());
         let stores = disks.iter().map(store).collect();
         Server {
-            replication: Replication::load(&records, false, None).unwrap(),
+            replication: Replication::load(&records, false, heal_bandwidth).unwrap(),
             osts: OstSet::start(stores, Arc::default(), None, false).unwrap(),
             disks,
             dir,

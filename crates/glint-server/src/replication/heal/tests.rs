@@ -1,12 +1,17 @@
 //! Tests of heal, on servers in memory.
 
-use crate::replication::tests::World;
+use crate::replication::tests::{Hurrying, World};
 use crate::replication::touched::UNNUMBERED;
 use futures_lite::future::{block_on, poll_once};
-use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, MemberState, Touched};
+use glint_net::host;
+use glint_proto::chain::{
+    Chain, ChainId, ChainPolicy, ChainVersion, Destination, MemberState, Touched,
+};
 use glint_proto::limits::BODY_BYTES_MAX;
-use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest, message};
+use glint_proto::{Bulk, ClientId, Errno, Ino, ObjectId, OstRequest, clock, message};
 use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
 
 const SERVING: MemberState = MemberState::Serving;
 const SYNCING: MemberState = MemberState::Syncing;
@@ -214,4 +219,54 @@ fn a_hole_and_an_allocation_make_no_more_than_their_ranges_pending_and_doubtful(
     let (own, copy) = (world.read(0, object, 0, 512 << 10), world.read(1, object, 0, 512 << 10));
     assert_eq!(own.len() as u64, 260 * KIB);
     assert!(own == copy, "a copy of {} bytes", copy.len());
+}
+
+#[test]
+fn changes_wait_for_as_many_members_that_serve_as_are_asked_for() {
+    let world = World::new(&[SERVING, OFFLINE]);
+    let (head, object) = (world.server(0), touched(7).object);
+    head.rows.activate_own(world.version(), 0);
+    let ask_for = |min_replicas, min_replicas_fails| {
+        head.set_policy(ChainPolicy { min_replicas, min_replicas_fails, ..ChainPolicy::default() });
+    };
+    let change = || {
+        let to = Destination { ost: 0, chain: Some(world.version()) };
+        let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+        let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+        block_on(head.execute(here, client, to, write, Bulk::Out(b"data"))).reply.map(drop)
+    };
+    ask_for(2, true);
+    assert_eq!(change(), Err(Errno::EROFS));
+    // Who gets this asks again, by the row that is the newest then.
+    ask_for(2, false);
+    assert_eq!(change(), Err(Errno::EREMCHG));
+    world.next_row(|row| row.members[1].state = SYNCING);
+    assert_eq!(change(), Err(Errno::EREMCHG), "one that is synced does not serve yet");
+    heal(&world, 10);
+    assert_eq!(change(), Ok(()));
+    (0..2).for_each(|ost| assert_eq!(world.read(ost, object, 0, 9), b"data"));
+    ask_for(3, false);
+    assert_eq!(change(), Ok(()), "of a chain with fewer members all are needed");
+}
+
+#[test]
+fn heal_copies_no_more_in_a_second_than_it_may() {
+    const MIB: u64 = 1 << 20;
+    let object = touched(1).object;
+    // After a pause 4 MiB pass at once.
+    for (limit, takes_ms) in [(None, 0..1), (Some(32 * MIB), 370..400)] {
+        let world = World::limited(&[SERVING, SYNCING], limit);
+        host::simulate(Some(Rc::new(Hurrying)));
+        let (begun, head) = (clock::now(), world.server(0));
+        clock::simulate(Some(begun));
+        head.rows.activate_own(world.version(), 0);
+        (0..4).for_each(|n| world.write(0, object, n * 4 * MIB, &vec![7; 4 << 20]));
+        let key = (world.version().target, 1);
+        block_on(head.pending.touch(key, Touched::whole(object), UNNUMBERED)).unwrap();
+        heal(&world, 10);
+        let took = clock::since(begun);
+        clock::simulate(None);
+        assert!(takes_ms.contains(&took.as_millis()), "{took:?} with {limit:?}");
+        assert_eq!(world.read(1, object, 16 * MIB - 9, 99), [7; 9]);
+    }
 }
