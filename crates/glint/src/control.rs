@@ -2,12 +2,13 @@
 //! can be asked while its calls wait for a server.
 //!
 //! A socket for each mount, named by the kernel's number of it, in a directory that is this
-//! user's alone. A question is a word, one of those in [`answer`]; the answer is `+` and the text,
-//! or `-` and why not.
+//! user's alone. A question is a word, one of those in [`answer_word`], or names a part of the
+//! namespace; the answer is `+` and the text or the page, or `-` and why not.
 
 use glint_client::Client;
 use glint_net::Transport;
-use glint_proto::message::OstOrder;
+use glint_proto::limits::BODY_BYTES_MAX;
+use glint_proto::message::{NamespacePage, NamespaceQuery, OstOrder, decode, encode};
 use serde_json::Value;
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,8 +22,15 @@ use std::time::Duration;
 
 /// How long an answer may take: longer than the process behind the mount waits for a server.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// How long a question may take; it is a word.
+/// How long a question may take; who asks has it ready.
 const QUESTION_MAX: Duration = Duration::from_secs(2);
+/// Begins a question for a part of the namespace. The query follows it, and in the answer the page
+/// follows the `+`, both as on the wire.
+const CHECK: &[u8] = b"check ";
+/// Bytes of a question that are read: a query is as long as a message.
+const QUESTION_BYTES_MAX: usize = CHECK.len() + BODY_BYTES_MAX;
+/// Why a question is not answered.
+const UNKNOWN: &str = "it is asked for something that it does not know";
 
 fn directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
@@ -56,10 +64,30 @@ pub(crate) trait MountServers: Send + 'static {
 
     /// Has the server with the MDS compare its data with its checksums, or end that.
     fn scrub(&self, begins: bool) -> Result<String, String>;
+
+    /// Reads a part of the namespace, for a check of it.
+    fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String>;
 }
 
 /// Answer to a question about a mount, whose options `own` are.
 fn answer(
+    question: &[u8],
+    client: &Client<impl Transport>,
+    own: &str,
+    servers: &impl MountServers,
+) -> Result<Vec<u8>, String> {
+    let Some(query) = question.strip_prefix(CHECK) else {
+        let word = String::from_utf8_lossy(question);
+        return answer_word(&word, client, own, servers).map(String::into_bytes);
+    };
+    let page = servers.check_namespace(decode(query).map_err(|_| UNKNOWN)?)?;
+    let mut bytes = Vec::new();
+    encode(&page, &mut bytes).map_err(|errno| errno.to_string())?;
+    Ok(bytes)
+}
+
+/// The same, if the question is a word.
+fn answer_word(
     question: &str,
     client: &Client<impl Transport>,
     own: &str,
@@ -79,7 +107,7 @@ fn answer(
         "heal-resume" => servers.heal(false),
         other => match OstOrder::parse(other) {
             Some(order) => servers.order(order),
-            None => Err("it is asked for something that it does not know".into()),
+            None => Err(UNKNOWN.into()),
         },
     }
 }
@@ -114,14 +142,14 @@ impl Control {
 
     fn listen(
         mount: &Path,
-        answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
+        answer: impl Fn(&[u8]) -> Result<Vec<u8>, String> + Send + 'static,
     ) -> io::Result<Control> {
         Control::listen_at(socket_of(mount).ok_or(ErrorKind::NotFound)?, answer)
     }
 
     fn listen_at(
         socket: PathBuf,
-        answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
+        answer: impl Fn(&[u8]) -> Result<Vec<u8>, String> + Send + 'static,
     ) -> io::Result<Control> {
         if let Some(directory) = socket.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -152,14 +180,14 @@ impl Control {
 
 fn reply(
     mut stream: UnixStream,
-    answer: &impl Fn(&str) -> Result<String, String>,
+    answer: &impl Fn(&[u8]) -> Result<Vec<u8>, String>,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(QUESTION_MAX))?;
     stream.set_write_timeout(Some(QUESTION_MAX))?;
-    let mut question = String::new();
-    (&stream).take(64).read_to_string(&mut question)?;
+    let mut question = Vec::new();
+    (&stream).take(QUESTION_BYTES_MAX as u64).read_to_end(&mut question)?;
     match answer(&question) {
-        Ok(text) => write!(stream, "+{text}"),
+        Ok(text) => stream.write_all(&[&b"+"[..], text.as_slice()].concat()),
         Err(error) => write!(stream, "-{error}"),
     }
 }
@@ -182,18 +210,37 @@ impl Drop for Control {
 
 /// Asks the process behind the mount at `mount`; `None` if nobody listens there.
 pub(crate) fn ask(mount: &Path, question: &str) -> Option<Result<String, String>> {
+    let answer = exchange(mount, question.as_bytes())?;
+    Some(answer.map(|text| String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// Asks the same for a part of the namespace.
+pub(crate) fn namespace_page(
+    mount: &Path,
+    query: &NamespaceQuery,
+) -> Option<Result<NamespacePage, String>> {
+    let mut question = CHECK.to_vec();
+    if let Err(errno) = encode(query, &mut question) {
+        return Some(Err(errno.to_string()));
+    }
+    let answer = exchange(mount, &question)?;
+    let other = |_| format!("the process behind {} sent something else", mount.display());
+    Some(answer.and_then(|page| decode(&page).map_err(other)))
+}
+
+fn exchange(mount: &Path, question: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let mut stream = UnixStream::connect(socket_of(mount)?).ok()?;
-    let mut answer = String::new();
+    let mut answer = Vec::new();
     let asked = (|| {
         stream.set_read_timeout(Some(ANSWER_MAX))?;
-        stream.write_all(question.as_bytes())?;
+        stream.write_all(question)?;
         stream.shutdown(std::net::Shutdown::Write)?;
-        stream.read_to_string(&mut answer)
+        stream.read_to_end(&mut answer)
     })();
     let shown = mount.display();
-    Some(match (asked, answer.split_at_checked(1)) {
-        (Ok(_), Some(("+", text))) => Ok(text.to_owned()),
-        (Ok(_), Some((_, error))) => Err(format!("{shown}: {error}")),
+    Some(match (asked, answer.split_first()) {
+        (Ok(_), Some((b'+', text))) => Ok(text.to_vec()),
+        (Ok(_), Some((_, error))) => Err(format!("{shown}: {}", String::from_utf8_lossy(error))),
         _ => Err(format!("the process behind {shown} does not answer")),
     })
 }

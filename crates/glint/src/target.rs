@@ -161,7 +161,7 @@ impl Target {
             // That of a server with `--listen` has no socket.
             Err(_) if Path::new(said).join(DATA).exists() => Err(format!(
                 "{said}: no server listens at a socket in this data directory; if its server runs \
-                 with --listen, say HOST:PORT of that"
+                 with --listen, say HOST:PORT of that, or where it is mounted"
             )),
             Err(_) => Err(format!("{said} is not in a Glint mount, and no server listens there")),
         }

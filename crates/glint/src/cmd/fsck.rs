@@ -53,8 +53,12 @@ pub(crate) const USAGE: u8 = 16;
 /// checked, and whether the OSTs of files exist. What seems wrong is looked at a second time, as it
 /// may have been changed meanwhile, and all is checked once more if something is found. This is for
 /// those who may do everything there, takes about 150 bytes of memory here for each inode, and puts
-/// nothing right. Objects, orphans, extended attributes, sizes and copies are compared only when the
-/// server is stopped; `glint scrub` compares data with its checksums while it runs.
+/// nothing right. OSTs are not asked for their objects: objects without file, files without their
+/// objects, orphans, extended attributes, sizes and copies are looked at only when the server is
+/// stopped; `glint scrub` compares data with its checksums while it runs.
+///
+/// On a mount the process behind it asks, by what that may do: so a server of `glint up` without
+/// --listen is checked. Ctrl-C ends the check, also while a server does not answer.
 ///
 /// Exits as fsck(8): 0 if nothing is wrong, 1 if something was and --repair put it right, 4 if
 /// something is wrong and was left, 5 for both, 8 if the check could not come to its end (a
@@ -73,9 +77,9 @@ pub(crate) struct Args {
     /// said several times.
     #[arg(long = "oss", value_name = "DIR")]
     osses: Vec<PathBuf>,
-    /// Check the namespace of a server with an MDS that runs: HOST or HOST:PORT, or on this host
-    /// its socket or the data directory that has it.
-    #[arg(long, value_name = "DIR|HOST:PORT",
+    /// Check the namespace of a server with an MDS that runs: HOST or HOST:PORT, on this host its
+    /// socket or the data directory that has it, or, as root, a mount.
+    #[arg(long, value_name = "DIR|HOST:PORT|MOUNT",
         conflicts_with_all = ["directory", "data", "osses", "repair", "skip_data"])]
     online: Option<String>,
     /// Put right what can be put right. Unreachable inodes get a name in lost+found; wrong copies

@@ -11,7 +11,7 @@ use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
-use glint_proto::message::OstOrder;
+use glint_proto::message::{NamespacePage, NamespaceQuery, OstOrder};
 use glint_telemetry::event;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -304,6 +304,16 @@ impl MountServers for ServersElsewhere {
     fn scrub(&self, begins: bool) -> Result<String, String> {
         let (address, what) = (&self.address, if begins { "scrub" } else { "scrub-stop" });
         Remote::ask(address, what).map_err(|error| not_reached(address, &error))
+    }
+
+    fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
+        let (address, mut read) = (&self.address, None);
+        let asked = Remote::check_namespace(address, query, |page| {
+            read = Some(page);
+            None
+        });
+        asked.map_err(|error| not_reached(address, &error))?;
+        read.ok_or_else(|| format!("server {address}: it sent no page"))
     }
 }
 

@@ -11,7 +11,7 @@ use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
 use glint_proto::limits::AWAY_END_MS;
-use glint_proto::message::OstOrder;
+use glint_proto::message::{NamespacePage, NamespaceQuery, OstOrder};
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{MdsServer, RunningMds, Settings};
 use glint_telemetry::event;
@@ -238,6 +238,10 @@ impl MountServers for ServersHere {
     fn scrub(&self, begins: bool) -> Result<String, String> {
         AdminService::scrub(&*self.0, begins);
         Ok(String::new())
+    }
+
+    fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
+        futures_lite::future::block_on(AdminService::check_namespace(&*self.0, query))
     }
 }
 

@@ -1,9 +1,9 @@
 //! `glint fsck --online`: check of a namespace while it is served.
 
 use super::{Check, Finding, Outcome, Progress};
-use crate::CommandResult;
-use crate::signals::Stop;
+use crate::signals::StopSoon;
 use crate::target::{Target, not_reached};
+use crate::{CommandResult, control};
 use glint_mds::{NamespaceCheck, NamespaceDoubt};
 use glint_net::{Address, Remote};
 use glint_proto::Ino;
@@ -12,19 +12,22 @@ use glint_proto::message::{NamespacePage, NamespaceQuery};
 use serde_json::json;
 use std::collections::HashSet;
 use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between the inodes and the entries: changes of one pass of the server have one ctime, and a
 /// pass must not be seen in part.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked meanwhile whether somebody ends the command.
+const LOOK: Duration = Duration::from_millis(20);
 /// Records after which a second look is asked for. A name or an inode needs a few, a cycle more.
 const LOOKS: usize = CHECKED_RECORDS_MAX / 2;
 
-/// A server, and how far its check is.
+/// A namespace, and how far its check is.
 struct OnlineCheck {
-    address: Address,
-    stop: Stop,
+    source: NamespaceSource,
+    stop: StopSoon,
     progress: Progress,
     found: Check,
     inodes: usize,
@@ -33,19 +36,66 @@ struct OnlineCheck {
     orphans: usize,
 }
 
-/// Runs the command on the server that `said` names.
+/// Where parts of the namespace come from.
+#[derive(Clone)]
+enum NamespaceSource {
+    /// A server with an MDS.
+    Server(Address),
+    /// The process behind a mount, which asks its server.
+    Mount(PathBuf),
+}
+
+impl NamespaceSource {
+    fn find(said: &str) -> Result<NamespaceSource, String> {
+        match Target::find(Some(said))? {
+            Target::Mount(path) => Ok(NamespaceSource::Mount(path)),
+            Target::Server(address) | Target::Oss(address) => {
+                let exact = crate::identity::exact(&address);
+                let exact = exact.map_err(|why| format!("server {address}: {why}"))?;
+                Ok(NamespaceSource::Server(exact))
+            }
+        }
+    }
+
+    /// Asks for `first`, and then for what `next` says that comes after each answer, until that is
+    /// nothing.
+    fn walk(
+        &self,
+        first: NamespaceQuery,
+        mut next: impl FnMut(NamespacePage) -> Option<NamespaceQuery>,
+    ) -> Result<(), String> {
+        match self {
+            NamespaceSource::Server(address) => Remote::check_namespace(address, first, next)
+                .map_err(|error| not_reached(address, &error)),
+            NamespaceSource::Mount(path) => {
+                let mut query = Some(first);
+                while let Some(asked) = query {
+                    let answer = control::namespace_page(path, &asked);
+                    query = next(answer.unwrap_or_else(|| Err(not_answered(path)))?);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why nobody answers for a mount, and what to do.
+fn not_answered(mount: &Path) -> String {
+    if !rustix::process::geteuid().is_root() {
+        return "on a mount this check is for root: run it with sudo".into();
+    }
+    format!(
+        "nobody answers for the mount at {}; say the server with the MDS: HOST or HOST:PORT, or on \
+         this host its socket or the data directory that has it",
+        mount.display()
+    )
+}
+
+/// Runs the command on the server or the mount that `said` names.
 pub(super) fn run(said: &str, json: bool) -> CommandResult {
-    let Target::Server(address) = Target::find(Some(said))? else {
-        return Err(format!(
-            "{said} is a mount; say the server with the MDS: HOST or HOST:PORT, or on this host its \
-             socket or the data directory that has it"
-        )
-        .into());
-    };
-    let exact = crate::identity::exact(&address);
     let mut check = OnlineCheck {
-        address: exact.map_err(|why| format!("server {address}: {why}"))?,
-        stop: Stop::listen()?,
+        source: NamespaceSource::find(said)?,
+        stop: StopSoon::listen()?,
         progress: Progress::new(),
         found: Check::default(),
         inodes: 0,
@@ -87,7 +137,7 @@ impl OnlineCheck {
             found.extend(page.damaged.into_iter().map(damage));
             page.next
         })?;
-        std::thread::sleep(PAUSE);
+        self.pause()?;
         self.ask(NamespaceQuery::Entries(Vec::new()), |this, page| {
             this.entries += page.entries.len();
             for fact in page.entries {
@@ -121,8 +171,8 @@ impl OnlineCheck {
         first: NamespaceQuery,
         mut next: impl FnMut(&mut OnlineCheck, NamespacePage) -> Option<NamespaceQuery>,
     ) -> Result<(), Box<dyn Error>> {
-        let address = self.address.clone();
-        let asked = Remote::check_namespace(&address, first, |page| {
+        let source = self.source.clone();
+        source.walk(first, |page| {
             if self.stop.is_asked() {
                 return None;
             }
@@ -130,8 +180,21 @@ impl OnlineCheck {
             let (inodes, entries) = (self.inodes, self.entries);
             self.progress.tell(|| format!("{inodes} inodes, {entries} entries"));
             query
-        });
-        asked.map_err(|error| not_reached(&address, &error))?;
+        })?;
+        self.unless_ended()
+    }
+
+    /// Waits between the inodes and the entries, unless somebody ends the command.
+    fn pause(&self) -> Result<(), Box<dyn Error>> {
+        let begun = Instant::now();
+        while begun.elapsed() < PAUSE && !self.stop.is_asked() {
+            std::thread::sleep(LOOK);
+        }
+        self.unless_ended()
+    }
+
+    /// Fails if somebody ends the command.
+    fn unless_ended(&self) -> Result<(), Box<dyn Error>> {
         match self.stop.is_asked() {
             true => Err("ended before all was checked".into()),
             false => Ok(()),
