@@ -9,16 +9,17 @@ use glint_server::data_dir::DataDir;
 use glint_server::{Settings, engine_options};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::load::Load;
 use support::*;
 
 /// Findings, and the summary, of a check that ends with this code.
-fn check(port: u16, code: i32) -> (Vec<String>, Value) {
-    let online = address(port);
-    let output = glint().args(["fsck", "--json", "--online", &online]).output().unwrap();
+fn check(online: &str, code: i32) -> (Vec<String>, Value) {
+    let output = glint().args(["fsck", "--json", "--online", online]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(code), "{said}{output:?}");
     let mut lines: Vec<Value> =
@@ -62,8 +63,10 @@ fn nothing_is_found_in_what_others_change() {
     let end = Arc::<AtomicBool>::default();
     let (its_end, its_dir) = (end.clone(), a.clone());
     let mover = std::thread::spawn(move || move_around(&its_dir, &its_end));
-    for _ in 0..at_length(3, 20) {
-        let (findings, summary) = check(port, 0);
+    let (server_here, inside) = (address(port), a.join("one"));
+    let places = [server_here.as_str(), text(&b), text(&inside)];
+    for place in places.into_iter().cycle().take(at_length(3, 20) as usize) {
+        let (findings, summary) = check(place, 0);
         assert!(findings.is_empty() && summary["findings"] == 0, "{findings:?} {summary}");
         assert!(summary["inodes"].as_u64() > Some(0), "{summary}");
         assert!(summary["entries"].as_u64() > Some(0), "{summary}");
@@ -94,7 +97,7 @@ fn damage_is_found_while_the_server_runs() {
     remove_entries(&world.data(), &["lost", "twice"]);
 
     let server = world.serve(port, &[]);
-    let (mut found, summary) = check(port, 4);
+    let (mut found, summary) = check(&address(port), 4);
     assert_eq!(summary["unrepaired"], 2, "{summary}");
     found.sort_by_key(|one| one.ends_with("has no name"));
     assert!(found[0].ends_with("has link count 2, should be 1"), "{found:?}");
@@ -107,13 +110,71 @@ fn damage_is_found_while_the_server_runs() {
     let repair = glint().args(["fsck", "--repair", text(&data)]).output().unwrap();
     assert_eq!(repair.status.code(), Some(1), "{repair:?}");
     let server = world.serve(port, &[]);
-    assert!(check(port, 0).0.is_empty());
+    assert!(check(&address(port), 0).0.is_empty());
     server.stop();
 
     let away = glint().args(["fsck", "--online", &address(port)]).output().unwrap();
     assert_eq!(away.status.code(), Some(8), "{away:?}");
     let both = glint().args(["fsck", "--repair", "--online", &address(port)]).output().unwrap();
     assert_eq!(both.status.code(), Some(16), "{both:?}");
+}
+
+#[test]
+fn a_server_without_an_address_is_checked_through_its_mount() {
+    let world = World::new();
+    let up = world.up(&[]);
+    fs::write(world.mount_point().join("lost"), b"words").unwrap();
+    up.stop();
+    remove_entries(&world.data(), &["lost"]);
+
+    let up = world.up(&[]);
+    let (found, summary) = check(text(&world.mount_point()), 4);
+    assert_eq!(summary["unrepaired"], 1, "{summary}");
+    assert!(found[0].ends_with("has no name"), "{found:?}");
+    let data = world.data();
+    let said = refused(glint().args(["fsck", "--online", text(&data)]));
+    assert!(said.contains("where it is mounted"), "{said}");
+    up.stop();
+}
+
+/// Starts a check, interrupts it as soon as it listens for that, and returns how it ends.
+fn interrupted(online: &str) -> Output {
+    let mut command = Command::new("env");
+    // The tests may be run where it is ignored.
+    command.arg("--default-signal=INT").arg(glint().get_program());
+    command.args(["fsck", "--json", "--online", online]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let threads = format!("/proc/{}/task", child.id());
+    eventually("the check listens for signals", || {
+        let mut threads = fs::read_dir(&threads).unwrap().flatten();
+        threads.any(|thread| {
+            let name = fs::read_to_string(thread.path().join("comm"));
+            name.is_ok_and(|name| name.trim() == "signals")
+        })
+    });
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn ctrl_c_ends_a_check() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let output = interrupted(&address(port));
+    // A machine that has much else to do may need longer than it is waited for.
+    if output.status.signal() != Some(2) {
+        assert_eq!(output.status.code(), Some(8), "{output:?}");
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["error"], "ended before all was checked", "{summary}");
+    }
+    // Nobody waits for a server that does not answer.
+    server.halt(true);
+    let output = interrupted(&address(port));
+    server.halt(false);
+    assert_eq!(output.status.signal(), Some(2), "{output:?}");
+    server.stop();
 }
 
 /// Removes names from the store of a stopped server.
