@@ -4,6 +4,8 @@
 //! What it does is decided by [`Dice`]: a seed in the simulation, a fuzzer's bytes in
 //! [`crate::fuzz`].
 
+mod namespace;
+
 use crate::workload::Fs;
 use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{MDS, address};
@@ -168,6 +170,7 @@ impl<D: Dice> Hostile<D> {
                     }
                 }
             }
+            Reply::Checked(page) => panic!("it has read what is not its own: {page:?}"),
             _ => {}
         }
         // Inodes and capabilities of long ago are of no use.
@@ -493,8 +496,11 @@ impl<D: Dice> Hostile<D> {
                 let count = self.pick(&[0, 1, 3, OBJECT_READS_MAX + 1])?;
                 Request::ReadObjects((0..count).map(|_| read()).collect::<Option<_>>()?)
             }
-            _ if self.roll(8)? == 0 => Request::Bye,
-            _ => Request::Osses,
+            _ => match self.roll(8)? {
+                0 => Request::Bye,
+                1..=4 => Request::Check(self.namespace_query()?),
+                _ => Request::Osses,
+            },
         };
         let client = match self.roll(16)? {
             0 => ClientId(self.pick(&[0, 1, 1000, 1001])?),
