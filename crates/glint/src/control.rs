@@ -267,4 +267,20 @@ mod tests {
         drop(second);
         assert!(!socket.exists());
     }
+
+    /// As those for a part of the namespace are.
+    #[test]
+    fn a_question_may_be_long_and_of_any_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("mount-0-40.sock");
+        let echo = |question: &[u8]| Ok(question.to_vec());
+        let _control = Control::listen_at(socket.clone(), echo).unwrap();
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let question = vec![0xff; BODY_BYTES_MAX];
+        stream.write_all(&question).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.split_first() == Some((&b'+', question.as_slice())));
+    }
 }
