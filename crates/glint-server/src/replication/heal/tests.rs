@@ -11,7 +11,6 @@ use glint_proto::limits::BODY_BYTES_MAX;
 use glint_proto::{Bulk, ClientId, Errno, Ino, ObjectId, OstRequest, clock, message};
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
 
 const SERVING: MemberState = MemberState::Serving;
 const SYNCING: MemberState = MemberState::Syncing;
