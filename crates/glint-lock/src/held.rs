@@ -7,7 +7,8 @@
 //! - Bits that were recalled are never used on the word of a grant that is older.
 //! - A lock on data that is recalled is returned when nobody uses it and the kernel has
 //!   forgotten its pages. Nobody begins to use it after that, but those whom forgetting waits
-//!   for, and only while it does: see [`HeldData::drain`].
+//!   for, and only while it does: see [`HeldData::drain`]; and those whom one waits for that puts
+//!   pages into the kernel ([`Use::Store`]).
 //! - A lock that is recalled and not known is returned when every answer that might have
 //!   brought it is there, or after a while that a client chooses, and together with all older
 //!   ones: it may have taken their place. If it comes after that, it is not relied on.
@@ -34,6 +35,9 @@ pub enum Use {
     Fill(Range),
     /// For what keeps pages from being written back until it is done, or writes them back.
     Bring,
+    /// To put pages into the kernel that it did not ask for: this may wait for pages that others
+    /// fill, so these go on while it lasts. Ends with [`HeldData::stored`].
+    Store,
 }
 
 /// Next step to return a lock.
@@ -67,6 +71,8 @@ struct Data {
     /// has begun to forget.
     forgetting: Option<Range>,
     filled: SmallVec<[Range; 2]>,
+    /// Uses that put pages into the kernel.
+    stores: u32,
     /// The lock's pages have been forgotten; nobody may use it any more.
     closed: bool,
     /// The servers have forgotten it, and have not yet given it again.
@@ -86,7 +92,8 @@ pub struct HeldData {
 
 impl Data {
     fn has_pages(&self) -> bool {
-        self.pages || self.forgetting.is_some() || !self.filled.is_empty()
+        let filled = self.pages || !self.filled.is_empty();
+        filled || self.forgetting.is_some() || self.stores > 0
     }
 
     fn may_be_used(&self, purpose: Use, enough: bool) -> bool {
@@ -94,18 +101,28 @@ impl Data {
             return false;
         }
         let forgets = self.forgetting;
+        if purpose == Use::Store {
+            // Who uses the lock may change the data just now.
+            return enough && !self.asked && self.users == 0;
+        }
         enough && (!self.asked || (self.fresh && purpose != Use::Call))
             || match purpose {
-                Use::Call => false,
-                // Forgetting waits for it. It is forgotten again.
-                Use::Fill(range) => forgets.is_some_and(|forgets| forgets.overlaps(range)),
+                Use::Call | Use::Store => false,
+                // Forgetting waits for it, or who stores pages. It is forgotten again.
+                Use::Fill(range) => {
+                    self.stores > 0 || forgets.is_some_and(|forgets| forgets.overlaps(range))
+                }
                 Use::Bring => enough && forgets.is_some(),
             }
     }
 
     /// Pages are filled under it.
     fn fills(&mut self, purpose: Use) {
-        let Use::Fill(range) = purpose else { return };
+        let range = match purpose {
+            Use::Fill(range) => range,
+            Use::Store => self.lock.range,
+            Use::Call | Use::Bring => return,
+        };
         if !self.asked || self.forgetting.is_none() {
             // All are forgotten when the lock is returned.
             self.pages = true;
@@ -131,6 +148,7 @@ impl HeldData {
         };
         let data = self.locks.iter_mut().find(covers)?;
         data.users += 1;
+        data.stores += u32::from(purpose == Use::Store);
         data.fills(purpose);
         Some(data.id)
     }
@@ -151,6 +169,21 @@ impl HeldData {
     pub fn fill(&mut self, id: u64, range: Range) {
         if let Some(data) = self.find(id) {
             data.fills(Use::Fill(range));
+        }
+    }
+
+    /// Whether pages are being put into the kernel: who changes the data waits for that.
+    pub fn is_storing(&self) -> bool {
+        self.locks.iter().any(|data| data.stores > 0)
+    }
+
+    /// Ends a use that has put pages into the kernel. They are forgotten with the lock, also if it
+    /// has forgotten all pages meanwhile.
+    pub fn stored(&mut self, id: u64) {
+        if let Some(data) = self.find(id) {
+            data.stores -= 1;
+            data.fills(Use::Store);
+            self.end(id);
         }
     }
 
@@ -261,6 +294,7 @@ impl HeldData {
             pages: false,
             forgetting: None,
             filled: SmallVec::new(),
+            stores: 0,
             closed: false,
             lost: false,
         };
@@ -280,6 +314,7 @@ impl HeldData {
             new.others.extend(data.others.drain(..));
             new.users += data.users;
             new.pages |= data.pages;
+            new.stores += data.stores;
             false
         });
         // A call that returns all locks there were knows the lock by its heir's id.

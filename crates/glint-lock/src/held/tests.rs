@@ -48,6 +48,47 @@ fn pages_are_filled_while_they_are_waited_for_and_not_after_that() {
 }
 
 #[test]
+fn pages_that_are_put_into_the_kernel_go_with_the_lock() {
+    let mut held = HeldData::default();
+    let lock = DataLock { number: 3, range: Range::ALL, write: true };
+    let id = held.add(lock, true).unwrap();
+    assert!(held.begin(Range::ALL, false, Use::Store).is_none(), "somebody may write just now");
+    assert!(!held.end(id));
+    assert_eq!(held.begin(Range::ALL, false, Use::Store), Some(id));
+    assert!(held.is_storing() && !held.is_unused());
+    assert_eq!(held.recall(3), Some(id));
+    assert!(held.begin(Range::ALL, false, Use::Store).is_none(), "it is recalled");
+    assert_eq!(held.drain(id), Some(Drain::Forget(Range::ALL)));
+    held.forgot(id);
+    assert!(held.drain(id).is_none() && held.is_draining(), "some are still to come");
+    let fill = Use::Fill(Range::of(0, 1));
+    assert_eq!(held.begin(Range::ALL, false, fill), Some(id), "storing may wait for it");
+    assert!(!held.end(id));
+    assert_eq!(held.drain(id), Some(Drain::Forget(Range::ALL)));
+    // They come while others are forgotten.
+    held.stored(id);
+    assert!(!held.is_storing());
+    held.forgot(id);
+    assert_eq!(held.drain(id), Some(Drain::Forget(Range::ALL)));
+    held.forgot(id);
+    assert_eq!(held.drain(id), Some(Drain::Closed));
+}
+
+/// The servers take both for one lock, and so does who changes the data: it waits.
+#[test]
+fn a_lock_that_takes_the_place_of_one_with_pages_on_their_way_has_them() {
+    let mut held = HeldData::default();
+    let lock = DataLock { number: 3, range: Range::ALL, write: false };
+    let id = held.add(lock, false).unwrap();
+    assert_eq!(held.begin(Range::ALL, false, Use::Store), Some(id));
+    let joined = held.add(DataLock { number: 4, write: true, ..lock }, true).unwrap();
+    assert!(held.is_storing());
+    held.stored(id);
+    assert!(!held.is_storing() && held.begin(Range::ALL, false, Use::Store).is_none());
+    assert!(!held.end(joined) && held.begin(Range::ALL, false, Use::Store).is_some());
+}
+
+#[test]
 fn a_restart_of_the_servers_does_not_lose_who_uses_a_lock() {
     let mut held = HeldData::default();
     let lock = DataLock { number: 7, range: Range::ALL, write: true };
