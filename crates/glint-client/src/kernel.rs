@@ -12,6 +12,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// way that hold them.
     fn forget_pages(&self, ino: Ino, range: Range);
 
+    /// Whether it takes pages that it did not ask for.
+    fn takes_pages(&self) -> bool;
+
+    /// Puts all data of a file into its pages, if it knows the file. Waits for requests under way
+    /// that fill these pages. Returns whether it has all of them.
+    fn store_pages(&self, ino: Ino, data: &[u8]) -> bool;
+
     /// Forgets a name. Waits for requests under way in its directory.
     fn forget_name(&self, parent: Ino, name: &[u8]);
 
@@ -82,6 +89,14 @@ pub(crate) mod testing {
         }
 
         fn forget_pages(&self, _: Ino, _: Range) {}
+
+        fn takes_pages(&self) -> bool {
+            false
+        }
+
+        fn store_pages(&self, _: Ino, _: &[u8]) -> bool {
+            false
+        }
 
         fn forget_name(&self, parent: Ino, name: &[u8]) {
             self.names.lock().push((parent, name.to_vec()));

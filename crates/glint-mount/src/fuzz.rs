@@ -14,7 +14,8 @@ pub fn kernel_request(bytes: &[u8]) {
     let (fixed, payload) = rest.split_at(fixed_len);
     let mut buffer = vec![0u8; 8192.max(payload.len())];
     buffer[..payload.len()].copy_from_slice(payload);
-    let adapter = Adapter::new(Arc::new(NullFs::default()), &MountOptions::default(), None);
+    let (fs, options) = (Arc::new(NullFs::default()), MountOptions::default());
+    let adapter = Adapter::new(fs, &options, Arc::default(), None);
     let request = Request { header, fixed, buffer: &mut buffer, len: payload.len() };
     futures_lite::future::block_on(adapter.dispatch(request));
 }

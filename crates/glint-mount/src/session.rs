@@ -4,6 +4,7 @@ use crate::abi::{
     InHeader, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OutHeader, init,
 };
 use crate::adapter::dispatch::Adapter;
+use crate::adapter::pages::Pages;
 use crate::error::MountError;
 use crate::mountpoint::{self, MountOptions};
 use crate::transport::devfuse::{self, Pace};
@@ -64,9 +65,13 @@ impl Mount {
             return Err(MountError::NoUring);
         }
         let fd = Arc::new(mountpoint::mount(path, options)?);
-        let kernel: Arc<dyn Kernel> = Arc::new(Notifier::new(fd.clone(), fs.root()));
+        let pages = Arc::<Pages>::default();
+        // Others are read around the pages, or from the object.
+        let is_read_by_pages = !options.direct_io && !options.passthrough;
+        let stored = is_read_by_pages.then(|| pages.clone());
+        let kernel: Arc<dyn Kernel> = Arc::new(Notifier::new(fd.clone(), fs.root(), stored));
         fs.set_kernel(kernel.clone());
-        let adapter = Arc::new(Adapter::new(fs, options, Some(kernel)));
+        let adapter = Arc::new(Adapter::new(fs, options, pages, Some(kernel)));
         let mount = Mount::serve(adapter, path, fd, wanted, options.passthrough);
         match mount {
             Ok(_) => mountpoint::set_read_ahead(path),

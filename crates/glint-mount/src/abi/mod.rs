@@ -92,6 +92,7 @@ pub(crate) mod notify {
     //! Codes of messages to the kernel that answer no request.
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;
+    pub(crate) const STORE: i32 = 4;
     pub(crate) const RETRIEVE: i32 = 5;
     pub(crate) const INC_EPOCH: i32 = 8;
     pub(crate) const PRUNE: i32 = 9;
@@ -132,6 +133,7 @@ wire! {
     LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
     LkOut { lk: FileLock }
     InvalInodeOut { ino: u64, off: i64, len: i64 }
+    StoreOut { nodeid: u64, offset: u64, size: u32, padding: u32 }
     RetrieveOut { unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
     PruneOut { count: u32, padding: u32, spare: u64 }
     InvalEntryOut { parent: u64, namelen: u32, flags: u32 }

@@ -46,7 +46,7 @@ pub(crate) struct Adapter<F> {
     pub(crate) threads: Threads,
     /// Requests that wait for locks of programs.
     pub(crate) lock_waiters: AtomicUsize,
-    pub(crate) pages: Pages,
+    pub(crate) pages: Arc<Pages>,
     pub(crate) kernel: Option<Arc<dyn Kernel>>,
     /// Set before the first request, if files are passed through.
     pub(crate) passthrough: OnceLock<Passthrough>,
@@ -67,6 +67,7 @@ impl<F: Vfs> Adapter<F> {
     pub(crate) fn new(
         fs: Arc<F>,
         options: &MountOptions,
+        pages: Arc<Pages>,
         kernel: Option<Arc<dyn Kernel>>,
     ) -> Adapter<F> {
         Adapter {
@@ -75,7 +76,7 @@ impl<F: Vfs> Adapter<F> {
             sync: options.flags.contains(MountFlags::SYNCHRONOUS),
             threads: Threads::default(),
             lock_waiters: AtomicUsize::new(0),
-            pages: Pages::default(),
+            pages,
             passthrough: OnceLock::new(),
             kernel,
             fs,

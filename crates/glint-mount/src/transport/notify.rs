@@ -1,10 +1,14 @@
-//! Tells the kernel to forget: FUSE_NOTIFY_* messages, written to /dev/fuse.
+//! Tells the kernel to forget, and what it did not ask for: FUSE_NOTIFY_* messages, written to
+//! /dev/fuse.
 //!
 //! Some of them wait for locks of the kernel that a request under way may hold, so they must
 //! not be sent by a thread that serves requests.
 
 use crate::abi::reply::ROOT_NODE;
-use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, PruneOut, RetrieveOut, notify};
+use crate::abi::{
+    InvalEntryOut, InvalInodeOut, OutHeader, PruneOut, RetrieveOut, StoreOut, notify,
+};
+use crate::adapter::pages::Pages;
 use glint_client::Kernel;
 use glint_proto::Ino;
 use glint_proto::lock::Range;
@@ -19,6 +23,8 @@ use zerocopy::IntoBytes;
 pub(crate) struct Notifier {
     fd: Arc<OwnedFd>,
     root: Ino,
+    /// Pages of the files that are open to be written; none if files are not read through pages.
+    pages: Option<Arc<Pages>>,
     /// The kernel knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
     epochs: AtomicBool,
     /// The kernel knows FUSE_NOTIFY_PRUNE (Linux 6.18).
@@ -26,8 +32,10 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(fd: Arc<OwnedFd>, root: Ino) -> Notifier {
-        Notifier { fd, root, epochs: AtomicBool::new(true), prunes: AtomicBool::new(true) }
+    /// It takes pages that it did not ask for if there are `pages`.
+    pub(crate) fn new(fd: Arc<OwnedFd>, root: Ino, pages: Option<Arc<Pages>>) -> Notifier {
+        let (epochs, prunes) = (AtomicBool::new(true), AtomicBool::new(true));
+        Notifier { fd, root, pages, epochs, prunes }
     }
 
     /// Node id of an inode in the kernel.
@@ -84,6 +92,23 @@ impl Kernel for Notifier {
                 "could not have the kernel forget pages; it may show old data of this file"
             ),
         }
+    }
+
+    fn takes_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    fn store_pages(&self, ino: Ino, data: &[u8]) -> bool {
+        let Some(pages) = &self.pages else { return false };
+        let (nodeid, size) = (self.node(ino), data.len() as u32);
+        let out = StoreOut { nodeid, size, ..StoreOut::default() };
+        // It takes some pages and not others if it has no memory, and none of a file that it does
+        // not know (ENOENT).
+        let is_stored = self.send(notify::STORE, &[out.as_bytes(), data]).is_ok();
+        // Not before: a file that is opened to be written from now on has its pages dropped by each
+        // write.
+        pages.read(ino, Range::of(0, data.len() as u64));
+        is_stored
     }
 
     fn forget_name(&self, parent: Ino, name: &[u8]) {
