@@ -150,6 +150,19 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Sets the access time of a file that is closed and may have been read without a word, if that is
+    /// due. The kernel does not know that it has changed.
+    pub(crate) async fn touch_at_close(&self, file: &OpenFile, inode: &CachedInode) {
+        let atime = || inode.lock().attributes().map(|attr| attr.atime);
+        let before = atime();
+        self.touch(file).await;
+        if atime() != before
+            && let Some(kernel) = self.cache.kernel()
+        {
+            kernel.forget_attributes(file.ino);
+        }
+    }
+
     /// statfs(2).
     pub(crate) async fn statfs(&self) -> FsResult<FsStat> {
         let MdsReply::Statfs { inodes } = self.ask(&Caller::ROOT, &MdsRequest::Statfs).await?

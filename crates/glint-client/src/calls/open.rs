@@ -74,7 +74,7 @@ impl<T: Transport> Client<T> {
         made: u64,
     ) -> Handle {
         let shared = attr.is_file() && flags.read && flags.write;
-        let mut error_seen = 0;
+        let (mut error_seen, mut in_pages) = (0, false);
         if let Some(inode) = self.inode(attr.ino) {
             let mut state = inode.lock();
             state.pins.open(shared);
@@ -82,6 +82,11 @@ impl<T: Transport> Client<T> {
             if attr.is_file() {
                 state.rare.make().data.set_layout(Some(attr.layout));
                 inode.next_ask.note_use();
+            }
+            in_pages = flags.read && state.rare.data.is_stored();
+            drop(state);
+            if in_pages {
+                self.on_open_of_stored(&inode);
             }
         }
         self.handles.add(OpenFile {
@@ -98,6 +103,7 @@ impl<T: Transport> Client<T> {
             plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
             atime_done: AtomicBool::new(self.parameters.noatime),
+            in_pages,
             last_entry: AtomicU64::new(0),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
@@ -206,6 +212,9 @@ impl<T: Transport> Client<T> {
         let file = self.handles.remove(handle)?;
         let inode = self.inode(file.ino);
         self.end_posix_locks(&file).await;
+        if let Some(inode) = inode.as_ref().filter(|_| file.in_pages) {
+            self.touch_at_close(&file, inode).await;
+        }
         if let Some(inode) = &inode {
             inode.lock().pins.close(file.shared);
             if !file.declared && inode.until(|state| state.pins.close_undeclared()).await {

@@ -35,6 +35,8 @@ pub(crate) struct OpenFile {
     pub(crate) plain: AtomicU64,
     /// The access time was seen to.
     pub(crate) atime_done: AtomicBool,
+    /// The kernel had all of its data when it was opened: perhaps no read of it comes.
+    pub(crate) in_pages: bool,
     /// Cookie of the last entry of a directory, if a page said that nothing follows it.
     pub(crate) last_entry: AtomicU64,
     pub(crate) ahead: Mutex<ReadAhead>,

@@ -40,6 +40,8 @@ pub(crate) struct FileData {
     pages: bool,
     /// All of it, asked for before anybody reads it, when the stamp was this.
     prefetched: Option<(u64, Arc<BlockAhead>)>,
+    /// All of it was put into the pages of the kernel, and nobody has opened it since.
+    stored: bool,
     loss: Option<Loss>,
 }
 
@@ -62,6 +64,7 @@ impl Default for FileData {
             stamp: 0,
             pages: false,
             prefetched: None,
+            stored: false,
             loss: None,
         }
     }
@@ -108,7 +111,7 @@ impl FileData {
     /// A program has written up to this end.
     pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
         self.stamp += 1;
-        self.prefetched = None;
+        self.forget_prefetched();
         self.mtime = Some(now);
         // The data may have been sent before the time is noted.
         if !self.dirty.is_clean() {
@@ -120,7 +123,7 @@ impl FileData {
     /// The data may be another from now on: it was changed here, or may be changed elsewhere.
     pub(crate) fn change(&mut self) {
         self.stamp += 1;
-        self.prefetched = None;
+        self.forget_prefetched();
         // The known attributes of the objects are of before.
         self.objects.clear();
     }
@@ -128,7 +131,7 @@ impl FileData {
     /// What was read may be changed elsewhere.
     pub(crate) fn forget_read(&mut self) {
         self.stamp += 1;
-        self.prefetched = None;
+        self.forget_prefetched();
     }
 
     /// Changes when what was read may not be so any more.
@@ -141,9 +144,41 @@ impl FileData {
         self.prefetched = Some((self.stamp, block));
     }
 
-    /// Whether all of it was asked for, and nobody has read it since.
+    /// Whether all of it was asked for, and nobody has read it since, or opened it if the kernel has
+    /// it.
     pub(crate) fn is_prefetched(&self) -> bool {
-        self.prefetched.is_some()
+        self.prefetched.is_some() || self.stored
+    }
+
+    /// Whether this is what was asked for of the file as it is.
+    pub(crate) fn has_prefetched(&self, block: &Arc<BlockAhead>) -> bool {
+        let is_it = |(stamp, known): &(u64, Arc<BlockAhead>)| {
+            *stamp == self.stamp && Arc::ptr_eq(known, block)
+        };
+        self.prefetched.as_ref().is_some_and(is_it)
+    }
+
+    /// The kernel has what was asked for. Returns false if somebody has taken it meanwhile.
+    pub(crate) fn note_stored(&mut self, block: &Arc<BlockAhead>) -> bool {
+        let is_stored = self.has_prefetched(block);
+        if is_stored {
+            (self.prefetched, self.stored) = (None, true);
+        }
+        is_stored
+    }
+
+    /// Whether the kernel has all of it, and nobody has opened it since.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.stored
+    }
+
+    /// Somebody opens the file. Returns whether the kernel has all of it.
+    pub(crate) fn take_stored(&mut self) -> bool {
+        std::mem::take(&mut self.stored)
+    }
+
+    fn forget_prefetched(&mut self) {
+        (self.prefetched, self.stored) = (None, false);
     }
 
     /// What was asked for, for who reads it, or because it takes memory.

@@ -45,7 +45,7 @@ pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
 
 enum Content {
     Coming,
-    Here(Vec<u8>),
+    Here(Arc<Vec<u8>>),
     Failed,
 }
 
@@ -91,10 +91,18 @@ impl BlockAhead {
     /// Ends the wait for this block, with its data or without.
     pub(crate) fn fill(&self, data: Option<Vec<u8>>) {
         let content = match data {
-            Some(data) => Content::Here(data),
+            Some(data) => Content::Here(Arc::new(data)),
             None => Content::Failed,
         };
         self.content.change(|before| *before = content);
+    }
+
+    /// All of its data, if that is here.
+    pub(crate) fn whole(&self) -> Option<Arc<Vec<u8>>> {
+        match &*self.content.lock() {
+            Content::Here(data) if data.len() as u64 == self.len => Some(data.clone()),
+            _ => None,
+        }
     }
 
     /// Copies what it has from `offset` on, once it is here. Returns how much; `None` if it

@@ -9,6 +9,8 @@
 //!   no server alone: as soon as a lock that is being returned waits for those pages, it goes on
 //!   under that one. So pages, recalls and locks that are asked for never wait in a circle.
 //! - Who asks for locks on an inode does so in the order of coming, one at a time.
+//! - Who has a lock to write changes nothing while small files are put into the kernel's pages
+//!   (`data/prefetch/store.rs`): they would be old there.
 //! - While the inode is open to read and write, pages are filled under locks to write only:
 //!   they may be mapped, and the kernel does not tell us when a store dirties them.
 
@@ -102,7 +104,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<DataLockGuard> {
         let mut place = LockRequestPlace(inode, None);
         let mut asked: Option<AsideLock> = None;
-        loop {
+        let guard = loop {
             let held = inode
                 .until(|state| {
                     let fills = matches!(purpose, Use::Fill(_));
@@ -122,11 +124,11 @@ impl<T: Transport> Client<T> {
                 })
                 .await;
             match held {
-                Ok(id) => return Ok(DataLockGuard { inode: inode.clone(), id }),
+                Ok(id) => break DataLockGuard { inode: inode.clone(), id },
                 Err(Ok(write)) => {
                     let turn = LockRequestTurn(inode.clone());
                     if purpose == Use::Call {
-                        return self.ask_for(inode, range, write).await;
+                        break self.ask_for(inode, range, write).await?;
                     }
                     asked = Some(self.ask_aside(turn, range, write));
                 }
@@ -135,12 +137,18 @@ impl<T: Transport> Client<T> {
                     if let Use::Fill(pages) = purpose {
                         inode.lock().rare.make().data_locks.fill(guard.id, pages);
                     }
-                    return Ok(guard);
+                    break guard;
                 }
                 // The file may have become open to write meanwhile.
                 Err(Err((Ok(_), _))) => {}
             }
+        };
+        drop(place);
+        if write {
+            // Nobody else begins to store pages while the lock is used.
+            inode.until(|state| (!state.rare.data_locks.is_storing()).then_some(())).await;
         }
+        Ok(guard)
     }
 
     /// Asks a server for a lock, for somebody who goes on to look for another one meanwhile.

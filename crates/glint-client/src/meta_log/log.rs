@@ -428,6 +428,7 @@ mod tests {
             lock_owners: Mutex::default(),
             plain: AtomicU64::new(0),
             atime_done: AtomicBool::new(false),
+            in_pages: false,
             last_entry: AtomicU64::new(0),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::support::{Fake, Tree, with_client};
-use glint_client::{Caller, Vfs};
-use glint_net::host;
-use glint_proto::{Errno, ObjectId, OpenFlags, OstRequest};
+use glint_client::{Caller, Client, Kernel, Vfs};
+use glint_net::{LockClient, host};
+use glint_proto::lock::{Range, Recall};
+use glint_proto::{Errno, Ino, ObjectId, OpenFlags, OstRequest};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TREE: Tree = Tree { directories: 1, files: 10, bytes: 300 };
@@ -64,5 +67,122 @@ fn what_a_batch_lacks_is_read_alone_and_nothing_else_is() {
         let of_these: BTreeMap<_, _> =
             reads(&fake).range(..6).map(|(n, reads)| (*n, *reads)).collect();
         assert_eq!(of_these, BTreeMap::from([(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]));
+    });
+}
+
+/// A kernel with pages of files, which it is given and reads from.
+#[derive(Default)]
+struct KernelPages(Mutex<BTreeMap<Ino, Vec<u8>>>);
+
+impl Kernel for KernelPages {
+    fn forget_attributes(&self, _: Ino) -> bool {
+        true
+    }
+
+    fn forget_pages(&self, ino: Ino, _: Range) {
+        self.0.lock().remove(&ino);
+    }
+
+    fn takes_pages(&self) -> bool {
+        true
+    }
+
+    fn store_pages(&self, ino: Ino, data: &[u8]) -> bool {
+        self.0.lock().insert(ino, data.to_vec());
+        true
+    }
+
+    fn forget_name(&self, _: Ino, _: &[u8]) {}
+
+    fn forget_unused(&self, _: &[Ino]) -> bool {
+        false
+    }
+
+    fn forget_all_names(&self) -> bool {
+        true
+    }
+}
+
+impl KernelPages {
+    /// A kernel that knows all files of a directory, and has no pages.
+    async fn of(fake: &Fake, client: &Client<Fake>) -> Arc<KernelPages> {
+        fake.serve(TREE);
+        let pages = Arc::<KernelPages>::default();
+        client.set_kernel(pages.clone());
+        client.prefetch_files();
+        for number in 0..TREE.files {
+            let name = number.to_string();
+            client.lookup(&Caller::ROOT, Tree::directory(0), name.as_bytes()).await.unwrap();
+        }
+        pages
+    }
+
+    /// Opens a file, reads it if it is not here, and closes it. Returns its data, and whether it was
+    /// read.
+    async fn read(&self, client: &Client<Fake>, ino: Ino) -> (Vec<u8>, bool) {
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let file = client.open(&Caller::ROOT, ino, flags).await.unwrap().handle;
+        let here = self.0.lock().get(&ino).cloned();
+        let was_read = here.is_none();
+        let data = match here {
+            Some(data) => data,
+            None => {
+                let mut data = vec![0; 1000];
+                let len = client.read(file, 0, &mut data, true).await.unwrap();
+                data.truncate(len);
+                data
+            }
+        };
+        client.release(file).await.unwrap();
+        (data, was_read)
+    }
+
+    async fn wait_for(&self, files: usize) {
+        let begun = Instant::now();
+        while self.0.lock().len() < files {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", self.0.lock());
+            host::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Two files are read; all others of the directory are only opened and closed.
+#[test]
+fn the_kernel_is_given_files_that_are_prefetched_until_the_last_one() {
+    with_client(async |fake, client| {
+        let pages = KernelPages::of(&fake, &client).await;
+        for number in 0..TREE.files {
+            let ino = Tree::file(0, number);
+            let (data, was_read) = pages.read(&client, ino).await;
+            assert_eq!((data, was_read), (TREE.content(ino), number < 2), "{number}");
+            match number {
+                1 => pages.wait_for(WINDOW as usize).await,
+                // Half of them were opened: the rest is asked for.
+                4 => pages.wait_for(TREE.files as usize - 2).await,
+                _ => {}
+            }
+        }
+        let once = (0..TREE.files).map(|number| (number, 1)).collect();
+        assert_eq!(reads(&fake), once);
+    });
+}
+
+/// The lock on the data of one that nobody has opened is recalled.
+#[test]
+fn the_kernel_forgets_what_it_was_given_when_the_lock_is_recalled() {
+    with_client(async |fake, client| {
+        let pages = KernelPages::of(&fake, &client).await;
+        for number in 0..2 {
+            pages.read(&client, Tree::file(0, number)).await;
+        }
+        pages.wait_for(WINDOW as usize).await;
+        let ino = Tree::file(0, 3);
+        client.on_recall(vec![Recall::Data { ino, number: 1 }]);
+        let begun = Instant::now();
+        while pages.0.lock().contains_key(&ino) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it has the pages");
+            host::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(pages.read(&client, ino).await, (TREE.content(ino), true));
     });
 }

@@ -1,5 +1,5 @@
 //! Small files are asked for before they are read: their locks in one request, and their data at
-//! once. Which ones, `plan.rs` says.
+//! once. Which ones, `plan.rs` says; how the kernel gets them, `store.rs`.
 //!
 //! Invariants:
 //! - Data is kept for who reads it only with the stamp that the file had when it was asked for, under
@@ -8,6 +8,7 @@
 //! - It takes no more memory than its limit: what was asked for first goes first.
 
 pub(crate) mod plan;
+mod store;
 
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
@@ -331,20 +332,21 @@ impl<T: Transport> Client<T> {
             if self.parameters.needs_capabilities {
                 read.capability = file.lock().rare.capabilities.for_request(&read.request());
             }
-            Some((read, block))
+            Some((read, (file.clone(), block)))
         };
-        let (reads, blocks): (Vec<_>, Vec<_>) = files.iter().filter_map(begin).unzip();
+        let (reads, coming): (Vec<_>, Vec<_>) = files.iter().filter_map(begin).unzip();
         if reads.is_empty() {
             return;
         }
         let says = |at: usize, data: FsResult<Vec<u8>>| {
-            let BlockOnItsWay(block) = &blocks[at];
+            let (_, BlockOnItsWay(block)) = &coming[at];
             match data {
                 Ok(data) => block.fill(Some(data)),
                 Err(_) => block.give_up(),
             }
         };
         self.transport.read_objects(reads, &says).await;
+        self.store_in_kernel(&coming).await;
     }
 
     /// Where a file lies that may be read, and the block that is to be filled. The lock is not in use

@@ -1,0 +1,110 @@
+//! Small files that were read before a program does are put into the pages of the kernel: a program
+//! that reads one then opens and closes it, and sends no read.
+//!
+//! Invariants:
+//! - Pages are put there under a lock on the data, with which they are forgotten ([`Use::Store`]).
+//!   Nobody here changes the data meanwhile; if the lock is lost, they are forgotten at once.
+//! - No thread that serves requests does it: it waits for pages that requests fill.
+//! - A file that is open is left alone: its reads are on their way.
+
+use crate::cache::inode::CachedInode;
+use crate::client::Client;
+use crate::data::prefetch::small_size;
+use crate::data::read_ahead::{BlockAhead, BlockOnItsWay};
+use crate::kernel::Kernel;
+use glint_lock::held::Use;
+use glint_net::Transport;
+use glint_proto::lock::Range;
+use glint_telemetry::Counter;
+use std::sync::Arc;
+
+/// A file that is on its way to the kernel. Its lock is used as long as this lives.
+struct PagesToStore {
+    file: Arc<CachedInode>,
+    block: Arc<BlockAhead>,
+    data: Arc<Vec<u8>>,
+    lock: u64,
+    /// Stamp of the data.
+    stamp: u64,
+}
+
+impl Drop for PagesToStore {
+    fn drop(&mut self) {
+        if let Some(rare) = self.file.lock().rare.made() {
+            rare.data_locks.stored(self.lock);
+        }
+        self.file.wake();
+    }
+}
+
+impl PagesToStore {
+    /// Begins with a file that was read, if it is still as it was and the kernel knows it.
+    fn begin(file: &Arc<CachedInode>, block: &Arc<BlockAhead>) -> Option<PagesToStore> {
+        let data = block.whole()?;
+        let mut state = file.lock();
+        let is_used = state.pins.is_open() || !state.pins.has_lookups();
+        if is_used || small_size(&state) != Some(block.len) {
+            return None;
+        }
+        let rare = state.rare.made()?;
+        if !rare.data.is_clean() || !rare.data.has_prefetched(block) {
+            return None;
+        }
+        let lock = rare.data_locks.begin(Range::ALL, false, Use::Store)?;
+        rare.data.note_pages();
+        let stamp = rare.data.stamp();
+        Some(PagesToStore { file: file.clone(), block: block.clone(), data, lock, stamp })
+    }
+
+    /// Gives the file to the kernel. Returns whether it has it and somebody has opened it meanwhile.
+    fn store(&self, kernel: &dyn Kernel) -> bool {
+        let is_there = kernel.store_pages(self.file.ino, &self.data);
+        let mut state = self.file.lock();
+        let is_open = state.pins.is_open();
+        let data = &mut state.rare.make().data;
+        if data.stamp() == self.stamp {
+            return is_there && data.note_stored(&self.block) && is_open;
+        }
+        drop(state);
+        // The lock was lost, or is in doubt; the kernel may have forgotten all pages before these
+        // came.
+        kernel.forget_pages(self.file.ino, Range::ALL);
+        false
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// Puts files into the kernel's pages that were read before anybody asked.
+    pub(super) async fn store_in_kernel(&self, files: &[(Arc<CachedInode>, BlockOnItsWay)]) {
+        let kernel = self.cache.kernel().filter(|kernel| kernel.takes_pages()).cloned();
+        let Some(kernel) = kernel.filter(|_| !self.locks.suspension.is_now()) else { return };
+        let begin = |(file, BlockOnItsWay(block)): &(Arc<CachedInode>, BlockOnItsWay)| {
+            PagesToStore::begin(file, block)
+        };
+        let files: Vec<PagesToStore> = files.iter().filter_map(begin).collect();
+        if files.is_empty() {
+            return;
+        }
+        let store = move || {
+            let mut opened = Vec::new();
+            for file in files {
+                if file.store(&*kernel) {
+                    opened.push(file.file.clone());
+                }
+            }
+            opened
+        };
+        for file in blocking::unblock(store).await {
+            self.on_open_of_stored(&file);
+        }
+    }
+
+    /// A file is opened that the kernel has: no read of it comes, so this is what asks for the next
+    /// ones.
+    pub(crate) fn on_open_of_stored(&self, file: &CachedInode) {
+        self.prefetch_after(file);
+        if file.lock().rare.made().is_some_and(|rare| rare.data.take_stored()) {
+            glint_telemetry::count(Counter::FilesPrefetchedRead, 1);
+        }
+    }
+}
