@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod passthrough;
+mod prefetched;
 
 use glint_telemetry::event;
 use std::fs::{File, OpenOptions};
