@@ -9,8 +9,8 @@ use std::time::Duration;
 use support::*;
 
 const FILES: usize = 60;
-/// Reads of the first files, of those that are written to, and of those that a slow
-/// machine is late with.
+/// Reads of the first files, of those that are written to, and of those that a slow machine is late
+/// with.
 const READS_MAX: u64 = 30;
 /// Time for what is under way in the background.
 const PAUSE: Duration = Duration::from_millis(20);
