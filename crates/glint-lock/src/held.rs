@@ -102,8 +102,7 @@ impl Data {
         }
         let forgets = self.forgetting;
         if purpose == Use::Store {
-            // Who uses the lock may change the data just now.
-            return enough && !self.asked && self.users == 0;
+            return enough && !self.asked;
         }
         enough && (!self.asked || (self.fresh && purpose != Use::Call))
             || match purpose {
@@ -142,6 +141,10 @@ impl Data {
 impl HeldData {
     /// Begins to use a lock that covers a range. Returns its id.
     pub fn begin(&mut self, range: Range, write: bool, purpose: Use) -> Option<u64> {
+        if purpose == Use::Store && self.locks.iter().any(|data| data.users > 0) {
+            // Who uses one may change the data just now.
+            return None;
+        }
         let covers = |data: &&mut Data| {
             let enough = data.lock.write || !write;
             data.may_be_used(purpose, enough) && data.lock.range.contains(range)
