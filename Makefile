@@ -16,8 +16,8 @@ PREFIX ?= /usr/local
 # Mounting needs root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # sudo(8) clears the environment: what tests and cargo read from it is said again.
-PASSED_ON := CARGO_HOME CARGO_INCREMENTAL CARGO_TARGET_DIR LEDGER ROUNDS RUSTUP_HOME SECONDS_OF_PAGES \
-	SEED
+PASSED_ON := CARGO_HOME CARGO_INCREMENTAL CARGO_PROFILE_DEV_CODEGEN_UNITS CARGO_PROFILE_DEV_DEBUG \
+	CARGO_TARGET_DIR LEDGER ROUNDS RUSTUP_HOME SECONDS_OF_PAGES SEED
 AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" \
 	$(foreach name,$(PASSED_ON),$(if $($(name)),"$(name)=$($(name))"))
 # Relative, where cargo has it there: the path of a checkout may have any character.
@@ -28,6 +28,10 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Nothing is built twice there.
 ifdef CI
 export CARGO_INCREMENTAL := 0
+# In each unit of a crate the compiler makes its own copy of the bodies of async functions: in one unit
+# there is a third less to make.
+export CARGO_PROFILE_DEV_CODEGEN_UNITS := 1
+export CARGO_PROFILE_DEV_DEBUG := none
 endif
 FUZZ_SECONDS ?= 60
 SEEDS := 1200

@@ -30,26 +30,3 @@ mod workload;
 mod world;
 
 pub use scenario::{Outcome, run};
-
-#[cfg(test)]
-mod tests {
-    /// Seeds that are run twice, and threads that do so.
-    const SEEDS: u64 = 40;
-    const THREADS: u64 = 2;
-
-    fn is_the_same_again(seed: u64) {
-        let first = super::run(seed, false);
-        assert!(first.is_ok(), "seed {seed}: {first:?}");
-        assert_eq!(first, super::run(seed, false), "seed {seed}");
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_run_again() {
-        std::thread::scope(|scope| {
-            for part in 0..THREADS {
-                let seeds = (part..SEEDS).step_by(THREADS as usize);
-                scope.spawn(move || seeds.for_each(is_the_same_again));
-            }
-        });
-    }
-}
