@@ -3,6 +3,7 @@
 mod dies;
 mod figures;
 mod heal;
+mod memory;
 mod place;
 mod rebuild;
 mod streams;
@@ -36,6 +37,10 @@ use std::time::{Duration, Instant};
 ///   dies     servers are killed (SIGKILL), one after the other, while eight threads write with
 ///            fsync and read: the longest call on files whose head it was, and on those of which it
 ///            had another copy; and the errors
+///
+/// Before streams and rebuild are measured the free memory that they need is used once: the host of
+/// a virtual machine may have taken it back, and copies need more of it than what they are compared
+/// with.
 ///
 /// Printed beside each figure is what is aimed at. Needs root, and the space that it says at its
 /// start. Ctrl-C ends it and leaves nothing. After a crash (kill -9) end its servers and mounts,

@@ -1,6 +1,7 @@
 //! Row `rebuild`: a member whose disk was replaced is filled from other copies, beside users.
 
 use super::figures::{CopiesFigure, CopiesReach};
+use super::memory::touch;
 use super::place::{CopiesPlace, PATIENCE, glint, sleep};
 use super::streams::write_all;
 use super::users::{CallCount, UserLoad};
@@ -41,7 +42,7 @@ pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, 
     write_all(&place.directory("large", layout)?, setting.size, setting.asked)?;
     place.settle(setting.asked)?;
     eprintln!("rebuild: a plain copy");
-    let copy = plain_copy(&place, setting.asked)?;
+    let copy = plain_copy(&place, setting)?;
     eprintln!("rebuild: users, alone and then beside a rebuild");
     let (seconds, users) = std::thread::scope(|scope| {
         for path in load.paths() {
@@ -110,7 +111,7 @@ fn beside_users(
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
     }
-    drop_caches()?;
+    forget_and_touch(setting)?;
     let (before, begun) = (load.count()?, Instant::now());
     place.start_again(EMPTIED)?;
     place.cluster.wait_until_whole(PATIENCE, asked)?;
@@ -130,6 +131,13 @@ fn rate(load: &UserLoad, before: CallCount, setting: &CopiesSetting<'_>) -> Resu
     }
 }
 
+/// Drops all caches, and uses as much memory once as a copy of the large files needs, with what it
+/// is copied from.
+fn forget_and_touch(setting: &CopiesSetting<'_>) -> Result<(), String> {
+    drop_caches()?;
+    touch(3 * setting.size * LARGE_FILES, setting.asked)
+}
+
 /// Files of objects of an OST.
 fn objects_of(place: &CopiesPlace, ost: usize) -> Result<Vec<PathBuf>, String> {
     let top = place.ost(ost)?.join("objects");
@@ -147,17 +155,17 @@ fn objects_of(place: &CopiesPlace, ost: usize) -> Result<Vec<PathBuf>, String> {
 
 /// Copies the objects of a member to where the emptied one has its own, with fsync. Returns bytes a
 /// second.
-fn plain_copy(place: &CopiesPlace, asked: Asked<'_>) -> Result<f64, String> {
+fn plain_copy(place: &CopiesPlace, setting: &CopiesSetting<'_>) -> Result<f64, String> {
     let objects = objects_of(place, 0)?;
     // The directory of the data of that server, which is on its disk.
     let target = place.stage.data(&place.cluster.name(EMPTIED as u64))?.join("plain-copy");
     std::fs::create_dir(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    drop_caches()?;
+    forget_and_touch(setting)?;
     let begun = Instant::now();
     let mut bytes = 0;
     for object in &objects {
         let name = object.file_name().unwrap_or_default();
-        bytes += copy(object, &target.join(name), asked)?;
+        bytes += copy(object, &target.join(name), setting.asked)?;
     }
     let seconds = begun.elapsed().as_secs_f64();
     std::fs::remove_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;

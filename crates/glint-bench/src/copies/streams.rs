@@ -1,7 +1,8 @@
 //! Row `streams`: large files, written with fsync and read, with three copies and with one.
 
 use super::figures::{CopiesFigure, CopiesReach};
-use super::place::{CopiesPlace, sleep};
+use super::memory::touch;
+use super::place::{CopiesPlace, SERVERS, sleep};
 use super::{CopiesSetting, LARGE_FILES};
 use crate::sample::median;
 use crate::smallfile::Asked;
@@ -55,10 +56,15 @@ pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, 
 
 /// Writes and reads all files at once. Returns both rates in MiB a second.
 fn turn(directory: &Path, setting: &CopiesSetting<'_>) -> Result<[f64; 2], String> {
-    let mib = (setting.size * LARGE_FILES) as f64 / f64::from(1 << 20);
+    let bytes = setting.size * LARGE_FILES;
+    let mib = bytes as f64 / f64::from(1 << 20);
+    // The same for all layouts: as much as all copies need, and some of it is taken back meanwhile.
+    touch(bytes * (SERVERS + 1), setting.asked)?;
     let begun = Instant::now();
     write_all(directory, setting.size, setting.asked)?;
     let written = mib / begun.elapsed().as_secs_f64();
+    // What the kernel caches of the mount.
+    touch(2 * bytes, setting.asked)?;
     let begun = Instant::now();
     for_each(directory, &|path| read(path, setting.asked))?;
     Ok([written, mib / begun.elapsed().as_secs_f64()])
