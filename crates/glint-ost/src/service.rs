@@ -9,6 +9,8 @@
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
 
+mod buffers;
+mod changing;
 mod unreadable;
 
 use crate::disk::threads::{DiskThreads, First};
@@ -17,12 +19,11 @@ use crate::error::OstError;
 use crate::settle_gate::SettleGate;
 use crate::store::object::ReadMode;
 use crate::store::object_store::{ObjectStore, state};
+use buffers::DataBuffers;
+use changing::Changing;
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Counter, Layer, Span};
-use glint_wait::Monitor;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,54 +71,14 @@ pub struct Ost<D: Disk = LocalDisk> {
     pub(crate) watch: Arc<DiskWatch>,
     settling: SettleGate,
     changing: Changing,
-}
-
-/// Objects that are changed apart just now, and by how many.
-#[derive(Clone, Default)]
-struct Changing(Arc<Monitor<HashMap<ObjectId, usize>>>);
-
-/// A change of an object that is made apart, until it is dropped.
-struct ObjectChange {
-    of: Changing,
-    object: ObjectId,
-}
-
-impl Changing {
-    /// A change whose order among others somebody else sees to.
-    fn beside_others(&self, object: ObjectId) -> ObjectChange {
-        *self.0.lock().entry(object).or_default() += 1;
-        ObjectChange { of: self.clone(), object }
-    }
-
-    /// A change that begins when those before it are over.
-    async fn after_others(&self, object: ObjectId) -> ObjectChange {
-        let take = |all: &mut HashMap<ObjectId, usize>| match all.entry(object) {
-            Entry::Occupied(_) => None,
-            Entry::Vacant(free) => Some(_ = free.insert(1)),
-        };
-        self.0.until(take).await;
-        ObjectChange { of: self.clone(), object }
-    }
-}
-
-impl Drop for ObjectChange {
-    fn drop(&mut self) {
-        self.of.0.change(|all| {
-            if let Entry::Occupied(mut its) = all.entry(self.object) {
-                *its.get_mut() -= 1;
-                if *its.get() == 0 {
-                    its.remove();
-                }
-            }
-        });
-    }
+    buffers: DataBuffers,
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, watch, settling, changing) = Default::default();
-        Ost { store: Arc::new(store), threads, watch, settling, changing }
+        let (threads, watch, settling, changing, buffers) = Default::default();
+        Ost { store: Arc::new(store), threads, watch, settling, changing, buffers }
     }
 
     /// The store.
@@ -237,7 +198,7 @@ impl<D: Disk> Ost<D> {
             return state(&file).map(|state| OstReply::Stat(Some(state)));
         }
         // Who asked may have gone before it is written.
-        let data = data.to_vec();
+        let data = self.buffers.copy(data);
         glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let work = move |store: &ObjectStore<D>| {
@@ -284,6 +245,7 @@ impl<D: Disk> Ost<D> {
         noted: Instant,
         done: impl FnOnce(bool) + Send + 'static,
     ) -> bool {
+        self.buffers.trim();
         let Some(settling) = self.settling.begin() else { return false };
         let settle = move |store: &ObjectStore<D>| {
             let settled = store.settle(idle, Some(noted));
@@ -400,17 +362,19 @@ impl<D: Disk> Ost<D> {
                 Ok(n) => n,
                 Err((Some(libc::EINTR), _)) => continue,
                 Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
-                    let len = room.len();
+                    let (len, buffers) = (room.len(), self.buffers.clone());
                     let miss = move |store: &ObjectStore<D>| {
-                        let mut data = vec![0u8; len];
-                        let Some(file) = store.file(object, None)? else { return Ok(Vec::new()) };
+                        let Some(file) = store.file(object, None)? else { return Ok(None) };
+                        let mut data = buffers.room(len);
                         let n = file.checked_read(at, &mut data, waiting)?;
                         data.truncate(n);
-                        Ok::<_, io::Error>(data)
+                        Ok::<_, io::Error>(Some(data))
                     };
                     // While it waits for its turn among others, this disk is not blamed.
                     drop(call.take());
                     let data = self.apart(CallKind::Short, Apart::default(), miss).await?;
+                    // The object does not exist: it is as if it ended here.
+                    let Some(data) = data else { break };
                     room[..data.len()].copy_from_slice(&data);
                     glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
                     data.len()
