@@ -79,17 +79,27 @@ impl Replication {
             let mut at = part.start.min(end);
             while at < end {
                 let stop = end.min((at / PIECE + 1) * PIECE);
-                let hole = self.hole(here, (head, to.1), object, (at, end)).await?;
+                let turn = self.turn(object, at, stop).await;
+                room.resize((stop - at) as usize, 0);
+                let data = self.read(here, (head, row), object, at, &mut room).await?;
+                // Most data needs no other call to the disk.
+                let hole = match data.iter().all(|byte| *byte == 0) {
+                    true => self.hole(here, (head, row), object, (at, end)).await?,
+                    false => at,
+                };
                 if hole > stop {
+                    drop(turn);
                     at = self.give_hole(here, (head, to), object, (at, hole)).await?;
                     continue;
                 }
+                let data = Some(data).filter(|_| hole < stop);
+                let bytes = self.give_piece(here, to, object, (at, stop), data).await?;
+                drop(turn);
+                // Behind it: nobody who changes the object waits for that, and holes cost nothing.
                 if let Some(limit) = limit {
-                    host::sleep(limit.take(stop - at, clock::now())).await;
+                    host::sleep(limit.take(bytes, clock::now())).await;
                 }
-                let _turn = self.turn(object, at, stop).await;
-                room.resize((stop - at) as usize, 0);
-                given += self.piece(here, (head, to), object, at, &mut room).await?;
+                given += bytes;
                 at = stop;
             }
         }
@@ -195,34 +205,42 @@ impl Replication {
         Ok(end)
     }
 
-    /// Gives one piece, in its turn: data as data, holes as holes.
-    async fn piece<D: Disk>(
+    /// Reads an object in the head. Returns what there is of it.
+    async fn read<'a, D: Disk>(
         &self,
         here: Here<'_, D>,
-        (head, to): (u16, (u16, &Chain)),
+        (head, row): (u16, &Chain),
         object: ObjectId,
-        at: u64,
-        room: &mut [u8],
-    ) -> Result<u64, CopyError> {
-        let end = at + room.len() as u64;
-        if self.hole(here, (head, to.1), object, (at, end)).await? == end {
-            let len = end - at;
-            let hole = OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset: at, len };
-            return self.give_to(here, to, hole, None).await.map(|_| 0);
+        offset: u64,
+        room: &'a mut [u8],
+    ) -> Result<&'a [u8], CopyError> {
+        let read = OstRequest::Read { object, offset, len: room.len() as u32 };
+        match self.own_of(here, (head, row), object, read, Bulk::In(&mut *room)).await? {
+            OstReply::Data(len) => Ok(room.get(..len as usize).unwrap_or_default()),
+            _ => Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO }),
         }
-        let len = room.len() as u32;
-        let read = OstRequest::Read { object, offset: at, len };
-        let OstReply::Data(len) =
-            self.own_of(here, (head, to.1), object, read, Bulk::In(room)).await?
-        else {
-            return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
+    }
+
+    /// Gives one piece, in its turn: data, or a hole where there is none. Returns the bytes of data.
+    async fn give_piece<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        to: (u16, &Chain),
+        object: ObjectId,
+        (at, stop): (u64, u64),
+        data: Option<&[u8]>,
+    ) -> Result<u64, CopyError> {
+        let Some(data) = data else {
+            let hole =
+                OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset: at, len: stop - at };
+            return self.give_to(here, to, hole, None).await.map(|_| 0);
         };
-        let Some(data) = room.get(..len as usize).filter(|data| !data.is_empty()) else {
+        if data.is_empty() {
             return Ok(0);
-        };
+        }
         let write = OstRequest::Write { object, offset: at, mtime: None, kept: false };
         self.give_to(here, to, write, Some(data)).await?;
-        Ok(u64::from(len))
+        Ok(data.len() as u64)
     }
 
     pub(super) async fn own_of<D: Disk>(
