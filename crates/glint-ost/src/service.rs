@@ -114,9 +114,11 @@ impl<D: Disk> Ost<D> {
                 self.read(object, offset, room, way).await.map(OstReply::Data)
             }
             (OstRequest::Read { .. }, _) => return Err(Errno::EPROTO),
-            (request, Bulk::Out(data)) => self.execute(client, request, data, way).await,
+            (request, bulk @ (Bulk::Out(_) | Bulk::Shared(_))) => {
+                self.execute(client, request, bulk, way).await
+            }
             (request, _) if request.is_write() => return Err(Errno::EPROTO),
-            (request, _) => self.execute(client, request, &[], way).await,
+            (request, _) => self.execute(client, request, Bulk::None, way).await,
         };
         self.outcome(object, result)
     }
@@ -167,7 +169,7 @@ impl<D: Disk> Ost<D> {
         &self,
         client: ClientId,
         request: OstRequest,
-        data: &[u8],
+        bulk: Bulk<'_>,
         way: Way,
     ) -> io::Result<OstReply> {
         let kind = match request {
@@ -180,7 +182,7 @@ impl<D: Disk> Ost<D> {
             Way::InPlace if !takes_long && !self.watch.is_slow() => {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
-                return perform(&self.store, client, request, data);
+                return perform(&self.store, client, request, bulk.data());
             }
             Way::InPlace => match changed {
                 Some(object) => Apart::keeping(self.changing.after_others(object).await),
@@ -198,8 +200,7 @@ impl<D: Disk> Ost<D> {
             return state(&file).map(|state| OstReply::Stat(Some(state)));
         }
         // Who asked may have gone before it is written.
-        let data = self.buffers.copy(data);
-        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+        let data = self.buffers.keep(&bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let work = move |store: &ObjectStore<D>| {
             let done = perform(store, client, request, &data);

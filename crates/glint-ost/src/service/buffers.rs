@@ -7,6 +7,8 @@
 //! - Memory is bounded: no more than [`KEPT_BYTES_MAX`] are kept, and what was not needed from one
 //!   [trim](DataBuffers::trim) to the next is freed.
 
+use glint_proto::Bulk;
+use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -34,9 +36,24 @@ pub(super) struct RequestData {
     data: Vec<u8>,
 }
 
+/// Data of a write, for as long as the write takes.
+pub(super) enum WriteData {
+    Copied(RequestData),
+    Shared(Arc<Vec<u8>>),
+}
+
 impl DataBuffers {
-    /// Returns a copy of `data`.
-    pub(super) fn copy(&self, data: &[u8]) -> RequestData {
+    /// Keeps the data of a write: a copy of it, unless it is shared.
+    pub(super) fn keep(&self, bulk: &Bulk<'_>) -> WriteData {
+        if let Bulk::Shared(data) = bulk {
+            return WriteData::Shared(Arc::clone(data));
+        }
+        let data = bulk.data();
+        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+        WriteData::Copied(self.copy(data))
+    }
+
+    fn copy(&self, data: &[u8]) -> RequestData {
         let mut buffer = self.take(data.len());
         buffer.clear();
         buffer.extend_from_slice(data);
@@ -95,6 +112,17 @@ impl DerefMut for RequestData {
     }
 }
 
+impl Deref for WriteData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            WriteData::Copied(data) => data,
+            WriteData::Shared(data) => data,
+        }
+    }
+}
+
 impl Drop for RequestData {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.data);
@@ -134,6 +162,17 @@ mod tests {
         third.truncate(3);
         assert_eq!(&third[..], b"new");
         assert_ne!(buffers.room(LEN).as_ptr(), at, "it is in use");
+    }
+
+    #[test]
+    fn shared_data_is_kept_without_a_copy() {
+        let (buffers, shared) = (DataBuffers::default(), Arc::new(vec![7; LEN]));
+        let kept = buffers.keep(&Bulk::Shared(&shared));
+        assert_eq!((kept.as_ptr(), kept.len()), (shared.as_ptr(), LEN));
+        let copied = buffers.keep(&Bulk::Out(&shared));
+        assert_ne!(copied.as_ptr(), shared.as_ptr());
+        drop((kept, copied));
+        assert_eq!((unused(&buffers), Arc::strong_count(&shared)), (1, 1));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use glint_ost::Apart;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Destination, MemberState};
 use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, OstReply, OstRequest};
-use glint_telemetry::{Layer, Span};
+use glint_telemetry::{Counter, Layer, Span};
+use std::sync::Arc;
 
 impl Replication {
     /// Executes a request of a client for a chain.
@@ -60,10 +61,17 @@ impl Replication {
             };
         }
         let _span = Span::start(Layer::Handler, request.op() as u8);
-        let data = match bulk.borrowed() {
-            Bulk::Out(data) => Data(Some(data)),
-            _ => Data(None),
+        // One copy for the disk here and for the connections to all other members, which keep it
+        // until they have it on stable storage.
+        let shared = match &bulk {
+            Bulk::Shared(data) => Some(Arc::clone(data)),
+            Bulk::Out(data) => {
+                glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+                Some(Arc::new(data.to_vec()))
+            }
+            Bulk::None | Bulk::In(_) => None,
         };
+        let data = shared.as_ref().map_or(Data::None, Data::Shared);
         self.order(here, client, to.ost, chain, request, data)
             .await
             .unwrap_or_else(|errno| Answer::unchanged(Err(errno)))

@@ -2,14 +2,25 @@
 
 use glint_proto::chain::Touched;
 use glint_proto::{Bulk, FsResult, OstRequest};
+use std::sync::Arc;
 
 /// Bulk that is given to several members.
 #[derive(Clone, Copy)]
-pub(in crate::replication) struct Data<'a>(pub(in crate::replication) Option<&'a [u8]>);
+pub(in crate::replication) enum Data<'a> {
+    None,
+    /// Whoever keeps it copies it.
+    Borrowed(&'a [u8]),
+    /// The disk here and the connections to other members keep it without a copy.
+    Shared(&'a Arc<Vec<u8>>),
+}
 
 impl<'a> Data<'a> {
     pub(in crate::replication) fn bulk(self) -> Bulk<'a> {
-        self.0.map_or(Bulk::None, Bulk::Out)
+        match self {
+            Data::None => Bulk::None,
+            Data::Borrowed(data) => Bulk::Out(data),
+            Data::Shared(data) => Bulk::Shared(data),
+        }
     }
 }
 
@@ -18,7 +29,7 @@ pub(in crate::replication) fn touched(
     request: &OstRequest,
     data: Data<'_>,
 ) -> FsResult<Option<Touched>> {
-    let cover = request.changed(data.0.unwrap_or_default())?.cover();
+    let cover = request.changed(data.bulk().data())?.cover();
     let touched = request.object().zip(cover);
     Ok(touched.map(|(object, (start, end))| Touched { object, start, end }))
 }
@@ -30,7 +41,7 @@ pub(in crate::replication) fn parts<'a>(
     touched: Option<Touched>,
 ) -> impl Iterator<Item = Touched> + Clone + 'a {
     let ranges = touched.and_then(|touched| {
-        let ranges = request.changed(data.0.unwrap_or_default()).ok()?;
+        let ranges = request.changed(data.bulk().data()).ok()?;
         Some(ranges.map(move |(start, end)| Touched { start, end, ..touched }))
     });
     ranges.into_iter().flatten()

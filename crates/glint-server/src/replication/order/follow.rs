@@ -48,11 +48,11 @@ impl Replication {
             return Err(Errno::EREMCHG);
         }
         let data = match bulk.borrowed() {
-            Bulk::Out(data) => Data(Some(data)),
+            Bulk::Out(data) => Data::Borrowed(data),
             Bulk::In(room) => {
                 return Ok(self.at_member(here, client, member, request, Bulk::In(room)).await);
             }
-            _ => Data(None),
+            _ => Data::None,
         };
         let mut touched = touched(&request, data)?;
         if forward.sequence > 0 {

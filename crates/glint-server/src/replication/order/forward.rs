@@ -69,6 +69,7 @@ impl Replication {
         data: Option<&[u8]>,
     ) -> FsResult<OstReply> {
         let forward = Forward { sequence: 0, stable: 0 };
-        self.forward(here, ClientId::IN_PROCESS, to, forward, request, Data(data)).await
+        let data = data.map_or(Data::None, Data::Borrowed);
+        self.forward(here, ClientId::IN_PROCESS, to, forward, request, data).await
     }
 }
