@@ -11,6 +11,7 @@ use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
 use glint_proto::{Bulk, Errno, ObjectAttr, ObjectId, OstReply, OstRequest, clock};
 use glint_telemetry::{Layer, OP_NONE, Span, traced};
 use std::pin::pin;
+use std::sync::Arc;
 
 /// Why a part of an object was not copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -73,15 +74,13 @@ impl Replication {
             return Ok(0);
         };
         let mut given = 0;
-        let mut room = Vec::new();
         for part in parts {
             let end = part.end.min(attr.size);
             let mut at = part.start.min(end);
             while at < end {
                 let stop = end.min((at / PIECE + 1) * PIECE);
                 let turn = self.turn(object, at, stop).await;
-                room.resize((stop - at) as usize, 0);
-                let data = self.read(here, (head, row), object, at, &mut room).await?;
+                let data = self.read(here, (head, row), object, (at, stop)).await?;
                 // Most data needs no other call to the disk.
                 let hole = match data.iter().all(|byte| *byte == 0) {
                     true => self.hole(here, (head, row), object, (at, end)).await?,
@@ -205,30 +204,32 @@ impl Replication {
         Ok(end)
     }
 
-    /// Reads an object in the head. Returns what there is of it.
-    async fn read<'a, D: Disk>(
+    /// Reads a part of an object in the head. Returns what there is of it.
+    async fn read<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         object: ObjectId,
-        offset: u64,
-        room: &'a mut [u8],
-    ) -> Result<&'a [u8], CopyError> {
-        let read = OstRequest::Read { object, offset, len: room.len() as u32 };
-        match self.own_of(here, (head, row), object, read, Bulk::In(&mut *room)).await? {
-            OstReply::Data(len) => Ok(room.get(..len as usize).unwrap_or_default()),
-            _ => Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO }),
+        (offset, end): (u64, u64),
+    ) -> Result<Vec<u8>, CopyError> {
+        // A new one for each piece: the connection keeps it.
+        let mut data = vec![0; (end - offset) as usize];
+        let read = OstRequest::Read { object, offset, len: data.len() as u32 };
+        match self.own_of(here, (head, row), object, read, Bulk::In(&mut data)).await? {
+            OstReply::Data(len) => data.truncate(len as usize),
+            _ => return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO }),
         }
+        Ok(data)
     }
 
-    /// Gives one piece, in its turn: data, or a hole where there is none. Returns the bytes of data.
+    /// Gives one piece, in its turn: data, or else a hole. Returns the bytes of data.
     async fn give_piece<D: Disk>(
         &self,
         here: Here<'_, D>,
         to: (u16, &Chain),
         object: ObjectId,
         (at, stop): (u64, u64),
-        data: Option<&[u8]>,
+        data: Option<Vec<u8>>,
     ) -> Result<u64, CopyError> {
         let Some(data) = data else {
             let hole =
@@ -238,9 +239,10 @@ impl Replication {
         if data.is_empty() {
             return Ok(0);
         }
+        let (bytes, data) = (data.len() as u64, Arc::new(data));
         let write = OstRequest::Write { object, offset: at, mtime: None, kept: false };
-        self.give_to(here, to, write, Some(data)).await?;
-        Ok(data.len() as u64)
+        self.give_to(here, to, write, Some(&data)).await?;
+        Ok(bytes)
     }
 
     pub(super) async fn own_of<D: Disk>(
@@ -262,7 +264,7 @@ impl Replication {
         here: Here<'_, D>,
         to: (u16, &Chain),
         request: OstRequest,
-        data: Option<&[u8]>,
+        data: Option<&Arc<Vec<u8>>>,
     ) -> Result<OstReply, CopyError> {
         self.give(here, to, request, data).await.map_err(|errno| of_member(to.0, errno))
     }
@@ -281,7 +283,6 @@ mod tests {
     use glint_proto::{ClientId, Ino, Layout};
     use parking_lot::Mutex;
     use std::rc::Rc;
-    use std::sync::Arc;
 
     /// Another server, which takes everything and remembers what it was given.
     #[derive(Default)]

@@ -5,6 +5,7 @@ use crate::replication::{Here, PATIENCE, PATIENCE_WITH_DISKS, Replication, withi
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::{ClientId, Errno, FsResult, OstReply, OstRequest};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a member that does not know the row is told it before the request is tried anew.
@@ -66,10 +67,10 @@ impl Replication {
         here: Here<'_, D>,
         to: (u16, &Chain),
         request: OstRequest,
-        data: Option<&[u8]>,
+        data: Option<&Arc<Vec<u8>>>,
     ) -> FsResult<OstReply> {
         let forward = Forward { sequence: 0, stable: 0 };
-        let data = data.map_or(Data::None, Data::Borrowed);
+        let data = data.map_or(Data::None, Data::Shared);
         self.forward(here, ClientId::IN_PROCESS, to, forward, request, data).await
     }
 }
