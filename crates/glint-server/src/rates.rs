@@ -32,13 +32,7 @@ pub struct Rates {
 impl Totals {
     /// Totals now.
     pub fn now() -> Totals {
-        let rows = glint_telemetry::snapshot();
-        let of_layer = |layer: Layer| {
-            let rows = rows.iter().filter(|row| row.layer == layer);
-            rows.fold((0, 0), |(count, sum), row| {
-                (count + row.histogram.count(), sum + row.histogram.sum())
-            })
-        };
+        let of_layer = glint_telemetry::totals;
         let (operations, nanos) = of_layer(Layer::Mount).max(of_layer(Layer::Handler));
         let counters = glint_telemetry::counters();
         Totals {

@@ -16,7 +16,7 @@ mod span;
 
 pub use heat::{Heat, HotRange};
 pub use histogram::Histogram;
-pub use recorder::{Counter, Row, count, counted_here, counters, record, reset, snapshot};
+pub use recorder::{Counter, Row, count, counted_here, counters, record, reset, snapshot, totals};
 pub use span::{Span, enable, traced};
 
 /// Number of operations that can be told apart.
