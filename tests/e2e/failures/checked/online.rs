@@ -131,6 +131,10 @@ fn a_server_without_an_address_is_checked_through_its_mount() {
     let (found, summary) = check(text(&world.mount_point()), 4);
     assert_eq!(summary["unrepaired"], 1, "{summary}");
     assert!(found[0].ends_with("has no name"), "{found:?}");
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(glint().get_program());
+    let said = refused(other.args(["fsck", "--online", text(&world.mount_point())]));
+    assert!(said.contains("as the user who mounted it"), "{said}");
     let data = world.data();
     let said = refused(glint().args(["fsck", "--online", text(&data)]));
     assert!(said.contains("where it is mounted"), "{said}");

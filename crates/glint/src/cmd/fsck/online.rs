@@ -81,12 +81,10 @@ impl NamespaceSource {
 
 /// Why nobody answers for a mount, and what to do.
 fn not_answered(mount: &Path) -> String {
-    if !rustix::process::geteuid().is_root() {
-        return "on a mount this check is for root: run it with sudo".into();
-    }
     format!(
-        "nobody answers for the mount at {}; say the server with the MDS: HOST or HOST:PORT, or on \
-         this host its socket or the data directory that has it",
+        "nobody answers for the mount at {}: run this as the user who mounted it, or say the \
+         server with the MDS: HOST or HOST:PORT, or on this host its socket or the data directory \
+         that has it",
         mount.display()
     )
 }
