@@ -57,6 +57,8 @@ pub(crate) struct RepairCount {
     pub(crate) repaired: usize,
     /// Those that soon will, or will be known not to.
     pub(crate) pending: usize,
+    /// Those that have no other copy, or none that serves and can be read.
+    pub(crate) left: usize,
 }
 
 impl Turns {
@@ -110,7 +112,9 @@ impl Turns {
         for (one, pass) in damaged.map(|damage| ((index, damage.object), damage.pass)) {
             if self.begun.get(&one) == Some(&pass) {
                 count.repaired += 1;
-            } else if !self.hopeless.contains(&one) {
+            } else if self.hopeless.contains(&one) {
+                count.left += 1;
+            } else {
                 let since = *self.awaited.entry(one).or_insert(now);
                 let is_over = now.saturating_duration_since(since) > AWAITED_FOR;
                 count.pending += usize::from(!is_over);
@@ -230,16 +234,17 @@ mod tests {
         let (mut turns, begins) = (Turns::default(), clock::now());
         let count = |turns: &mut Turns, seconds| {
             let count = turns.count(0, all.iter(), begins + Duration::from_secs(seconds));
-            (count.repaired, count.pending)
+            (count.repaired, count.pending, count.left)
         };
-        assert_eq!(count(&mut turns, 0), (0, 4), "a pass may end before the first try");
+        assert_eq!(count(&mut turns, 0), (0, 4, 0), "a pass may end before the first try");
         let next = turns.next(&found, begins);
         turns.note_begun(next[0], 1);
         assert!(turns.note_failed(next[1]) && !turns.note_failed(next[1]), "it is told once");
-        assert_eq!(count(&mut turns, 1), (1, 2));
+        assert_eq!(count(&mut turns, 1), (1, 2, 1));
         assert_eq!(turns.next(&found, begins).len(), 3, "each is tried again");
         turns.note_begun(next[1], 1);
-        assert_eq!(count(&mut turns, 59), (2, 2));
-        assert_eq!(count(&mut turns, 61), (2, 0), "nobody waits for ever, whoever is away");
+        assert_eq!(count(&mut turns, 59), (2, 2, 0));
+        let over = count(&mut turns, 61);
+        assert_eq!(over, (2, 0, 0), "nobody waits for ever, and nobody knows that they stay so");
     }
 }

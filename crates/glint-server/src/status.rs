@@ -115,6 +115,7 @@ fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
         "damaged": scrub.damaged,
         "repaired": repairs.repaired,
         "pending": repairs.pending,
+        "left": repairs.left,
         "damage": scrub.damage.iter().map(damage).collect::<Vec<_>>(),
         "finished": scrub.finished.map(|finished| finished.secs),
     })

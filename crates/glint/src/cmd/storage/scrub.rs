@@ -207,14 +207,21 @@ fn line(row: &Value) -> String {
         0 => String::new(),
         count => format!(", {count} of these are written anew from other copies"),
     };
-    let decided = number(row, "repaired") + number(row, "pending");
-    let left = match number(row, "damaged").saturating_sub(decided) {
+    let left = match number(row, "left") {
         0 => String::new(),
-        count => format!(", {count} stay so: no other copy that serves can be read"),
+        count => {
+            format!(", {count} stay so: no other copy that serves can be read, or there is none")
+        }
+    };
+    // Beyond those that the server keeps, or their repair has failed and is tried again.
+    let known = number(row, "repaired") + number(row, "pending") + number(row, "left");
+    let later = match number(row, "damaged").saturating_sub(known) {
+        0 => String::new(),
+        count => format!(", {count} are not repaired as yet"),
     };
     format!(
         "ost {:<4} {state}: {} objects and {} compared, {} without checksums as yet, \
-         {} damaged{repaired}{left}{not_compared}",
+         {} damaged{repaired}{left}{later}{not_compared}",
         row["ost"].to_string(),
         number(row, "objects"),
         human_bytes(number(row, "bytes")),
@@ -248,19 +255,21 @@ mod tests {
 
     #[test]
     fn damage_that_stays_is_told_from_damage_that_is_repaired() {
-        let said = |damaged: u64, repaired: u64, pending: u64| {
+        let said = |damaged: u64, repaired: u64, pending: u64, left: u64| {
             let row = json!({"ost": 2, "objects": 9, "bytes": 1024, "unsealed": 0,
-                "damaged": damaged, "repaired": repaired, "pending": pending});
+                "damaged": damaged, "repaired": repaired, "pending": pending, "left": left});
             let line = line(&row);
             line.split_once(" as yet, ").unwrap().1.to_owned()
         };
-        assert_eq!(said(0, 0, 0), "0 damaged");
-        assert_eq!(said(3, 2, 1), "3 damaged, 2 of these are written anew from other copies");
+        assert_eq!(said(0, 0, 0, 0), "0 damaged");
+        assert_eq!(said(3, 2, 1, 0), "3 damaged, 2 of these are written anew from other copies");
         assert_eq!(
-            said(3, 1, 0),
-            "3 damaged, 1 of these are written anew from other copies, 2 stay so: no other copy that \
-             serves can be read"
+            said(3, 1, 0, 2),
+            "3 damaged, 1 of these are written anew from other copies, 2 stay so: no other copy \
+             that serves can be read, or there is none"
         );
+        let many = said(1200, 998, 0, 2);
+        assert!(many.ends_with("or there is none, 200 are not repaired as yet"), "{many}");
     }
 
     #[test]
