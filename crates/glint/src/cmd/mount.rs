@@ -1,6 +1,8 @@
 //! `glint mount`: mount the file system of a server on the network. Also what
 //! `mount -t fuse.glint` and /etc/fstab call.
 
+mod namespace_walk;
+
 use super::mount_options::{self, Flags, ParsedOptions};
 use crate::control::{self, Control, MountServers};
 use crate::metrics;
@@ -13,7 +15,9 @@ use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
 use glint_proto::message::{NamespacePage, NamespaceQuery, OstOrder};
 use glint_telemetry::event;
+use namespace_walk::NamespaceWalks;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -227,7 +231,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let _metrics = metrics.serve(None)?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let shown = mount_point.display().to_string();
-    let servers = ServersElsewhere { address, client: client.clone(), mount_point: shown };
+    let servers = ServersElsewhere {
+        address,
+        client: client.clone(),
+        mount_point: shown,
+        walks: RefCell::default(),
+    };
     let control = Control::start(&mount_point, client.clone(), options.own(), servers);
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
@@ -263,6 +272,7 @@ struct ServersElsewhere {
     address: Address,
     client: Arc<Client<Cluster<Remote>>>,
     mount_point: String,
+    walks: RefCell<NamespaceWalks>,
 }
 
 impl MountServers for ServersElsewhere {
@@ -307,13 +317,11 @@ impl MountServers for ServersElsewhere {
     }
 
     fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
-        let (address, mut read) = (&self.address, None);
-        let asked = Remote::check_namespace(address, query, |page| {
-            read = Some(page);
-            None
-        });
-        asked.map_err(|error| not_reached(address, &error))?;
-        read.ok_or_else(|| format!("server {address}: it sent no page"))
+        let address = self.address.clone();
+        self.walks.borrow_mut().page(query, move |first, next| {
+            let walked = Remote::check_namespace(&address, first, next);
+            walked.map_err(|error| not_reached(&address, &error))
+        })
     }
 }
 
