@@ -166,6 +166,7 @@ fn ctrl_c_ends_a_check() {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
     let output = interrupted(&address(port));
     // A machine that has much else to do may need longer than it is waited for.
     if output.status.signal() != Some(2) {
@@ -173,11 +174,14 @@ fn ctrl_c_ends_a_check() {
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["error"], "ended before all was checked", "{summary}");
     }
-    // Nobody waits for a server that does not answer.
+    // Nobody waits for a server that does not answer, nor for a mount that waits for it.
     server.halt(true);
-    let output = interrupted(&address(port));
+    let outputs = [address(port).as_str(), text(&dir)].map(interrupted);
     server.halt(false);
-    assert_eq!(output.status.signal(), Some(2), "{output:?}");
+    for output in outputs {
+        assert_eq!(output.status.signal(), Some(2), "{output:?}");
+    }
+    mount.stop();
     server.stop();
 }
 
