@@ -331,4 +331,20 @@ mod tests {
         ask(&rows, &own, next);
         assert!(rows.is_lost(ID.target()));
     }
+
+    #[test]
+    fn a_file_hears_of_a_change_that_was_abandoned_when_its_chain_is_lost() {
+        use MemberState::{LastServing, Serving};
+        let (rows, own) = (ChainRows::default(), [0..1, 7..9]);
+        rows.learn(row(2, &[(1, Serving), (2, Serving), (3, Serving)]));
+        let chain = ChainVersion { target: ID.target(), version: 2 };
+        rows.abandoned.put(Ino(7), chain, None);
+        let away = row(3, &[(1, LastServing), (2, LastServing), (3, LastServing)]);
+        rows.learn(away.clone());
+        ask(&rows, &[0..1, 3..5], away.clone());
+        assert_eq!(rows.moved.take_failure(Ino(7)), None, "the third may come back with it");
+        ask(&rows, &own, away);
+        assert_eq!(rows.moved.take_failure(Ino(7)), Some(Errno::ENXIO));
+        assert!(rows.abandoned.is_empty());
+    }
 }
