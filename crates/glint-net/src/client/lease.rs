@@ -204,12 +204,16 @@ impl ClientSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::recovery::frames::parse;
     use crate::client::recovery::replay_budget::ReplayBudget;
     use crate::client::remote::RemoteOptions;
     use crate::client::session::tests::welcome;
+    use crate::transport::framing::{Envelope, append_frame};
     use crate::transport::stream::Address;
+    use glint_proto::frame::{HEADER_BYTES, Header};
     use glint_proto::message::Welcome;
-    use glint_proto::{ClientId, Ino};
+    use glint_proto::{ClientId, Committed, Ino};
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::time::Instant;
 
@@ -244,5 +248,46 @@ mod tests {
         assert!(!session.owes());
         session.opens.begin_close(Ino(7)).sent();
         assert!(session.owes());
+    }
+
+    /// Answers the first connection until its session ends. Returns its requests but pings.
+    fn answered_until_bye(listener: &TcpListener) -> Vec<&'static str> {
+        let mut stream = listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut asked = Vec::new();
+        while asked.last() != Some(&"bye") {
+            let mut frame = vec![0; HEADER_BYTES];
+            stream.read_exact(&mut frame).unwrap();
+            let header = Header::decode(frame.first_chunk().unwrap()).unwrap();
+            frame.resize(HEADER_BYTES + header.body_len as usize, 0);
+            stream.read_exact(&mut frame[HEADER_BYTES..]).unwrap();
+            let (word, reply) = match parse(&frame).unwrap().1 {
+                Request::Hello(_) => (Some("hello"), Reply::Welcome(welcome())),
+                Request::Ping { commit, .. } => {
+                    (commit.then_some("commit"), Reply::Pong(Committed::default()))
+                }
+                Request::Bye => (Some("bye"), Reply::Pong(Committed::default())),
+                other => panic!("{other:?}"),
+            };
+            asked.extend(word);
+            let request = Envelope::request(header.op, header.client);
+            let envelope = Envelope { reply: true, boot_verifier: 1, ..request };
+            let mut bytes = Vec::new();
+            append_frame(&mut bytes, envelope, &reply, &[]).unwrap();
+            stream.write_all(&bytes).unwrap();
+        }
+        asked
+    }
+
+    #[test]
+    fn a_session_that_owes_something_has_it_made_durable_before_its_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session(&listener.local_addr().unwrap().to_string());
+        session.opens.begin_close(Ino(7)).sent();
+        let server = std::thread::spawn(move || answered_until_bye(&listener));
+        let lease = start_thread(&session).unwrap();
+        session.stop();
+        lease.join().unwrap();
+        assert_eq!(server.join().unwrap(), ["hello", "commit", "bye"]);
     }
 }
