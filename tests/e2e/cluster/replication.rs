@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::copies::wait_until_equal;
+use support::copies::{content, wait_until_equal};
 use support::load::Load;
 use support::random::Random;
 use support::*;
@@ -198,6 +198,31 @@ fn the_server_with_the_mds_stops_soon_beside_a_writer() {
     println!("the server has stopped after {stopped:?}");
     server.stop();
     copies.stop(vec![first, second]);
+}
+
+/// What a mount of `up` wrote last is stable once an OSS has asked the server in the same process.
+#[test]
+fn a_mount_of_up_ends_soon_with_changes_that_an_oss_has() {
+    const FILES: usize = 8;
+    let world = World::new();
+    let (port, oss_port) = (free_port(), free_port());
+    let up = world.up(&["--listen", &address(port), "--insecure", "--replicas", "2"]);
+    let oss = world.oss(1, oss_port, port, &[]);
+    let mount = world.mount_point();
+    wait_until_whole(text(&mount));
+    // Of chains with either head.
+    for n in 0..FILES {
+        fs::write(mount.join(format!("file{n}")), b"written last").unwrap();
+    }
+    let begun = Instant::now();
+    up.stop();
+    let stopped = begun.elapsed();
+    assert!(stopped < STOP_MAX, "{stopped:?}");
+    oss.stop();
+    let copies = [world.data(), world.oss_data(1)].map(|data| content(&data.join("ost0")));
+    assert!(copies[0].len() == FILES && copies[0] == copies[1], "{copies:?}");
+    assert!(copies[0].values().all(|bytes| bytes == b"written last"), "{copies:?}");
+    world.assert_sound_with(&world.data(), &[1]);
 }
 
 /// Longest of these calls, each with an fsync, on files of all chains, until `end`.
