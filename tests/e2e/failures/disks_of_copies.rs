@@ -46,9 +46,12 @@ fn the_smallest_limit_of_all_members_counts() {
     drop(disk);
 }
 
-/// Longest time in which a call waits for a disk that stands still: three seconds until it is called
-/// so, and what its chains need to go on.
-const STILL_MAX: Duration = Duration::from_secs(5);
+/// Longest time in which a call waits here for a disk that stands still: three seconds until it is
+/// called so, and what its chains need to go on. The promise is 5 s, which
+/// `glint bench copies --row dies` measures on a machine that does nothing else. Here other tests
+/// run at the same time, with ten threads for each core that want it, and each of the messages by
+/// which chains go on waits its turn.
+const STILL_MAX: Duration = Duration::from_secs(8);
 
 /// Objects of an OST: sizes and content.
 fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
