@@ -15,6 +15,7 @@ mod smallfile;
 mod start;
 mod stream;
 mod untar;
+mod unwritten;
 mod work;
 
 use clap::{Parser, Subcommand};

@@ -18,6 +18,7 @@ use crate::smallfile::{
     finish,
     rounds, //
 };
+use crate::unwritten::Unwritten;
 use glint::{CommandResult, program, say};
 use serde_json::{Value, json};
 use sites::Site;
@@ -126,6 +127,7 @@ pub(crate) fn run(
     let Setting { mut targets, mut against, data, servers, workload, rounds: times } = setting;
     let mut stage = None;
     let mut addresses = Vec::new();
+    let mut unwritten = Unwritten::Anywhere;
     if targets.is_empty() {
         sites::check_space(&data, &workload)?;
         let stage = stage.insert(Stage::apart(&data)?);
@@ -134,13 +136,17 @@ pub(crate) fn run(
             addresses.push(servers);
         }
         let path = stage.path("local")?;
-        against.get_or_insert(BenchedDir { name: "local".into(), path });
+        let local = BenchedDir { name: "local".into(), path: path.clone() };
+        let local = against.get_or_insert(local).path.clone();
+        // Servers have their data beside the first of them.
+        unwritten = Unwritten::In(if local == path { vec![path] } else { vec![path, local] });
     }
     let compared = against.is_some();
     let directories: Vec<BenchedDir> = targets.into_iter().chain(against).collect();
-    let runs = age(&directories, &addresses, workload, asked)?;
+    let work = (workload, &unwritten);
+    let runs = age(&directories, &addresses, work, asked)?;
     eprintln!("all operations, {times} rounds");
-    let all = rounds(&directories, workload, &SmallfileOp::ALL, times, asked)?;
+    let all = rounds(&directories, work, &SmallfileOp::ALL, times, asked)?;
     finish(&directories, &SmallfileOp::ALL, &all)?;
     let measured: Vec<Measured> = directories
         .into_iter()
@@ -163,12 +169,12 @@ pub(crate) fn run(
 fn age(
     directories: &[BenchedDir],
     servers: &[Vec<String>],
-    workload: Workload,
+    (workload, unwritten): (Workload, &Unwritten),
     asked: Asked<'_>,
 ) -> Result<Vec<Vec<Run>>, String> {
     let mut volumes = Vec::new();
     for (index, directory) in directories.iter().enumerate() {
-        let volume = Volume::new(&directory.path, workload)?;
+        let volume = Volume::new(&directory.path, workload)?.after(unwritten);
         let top = std::path::absolute(volume.top()).map_err(|e| e.to_string())?;
         let own = top.to_string_lossy().into_owned();
         let servers = servers.get(index).map_or(&[][..], Vec::as_slice);

@@ -14,6 +14,7 @@ pub(crate) use volume::{Asked, Volume, Workload};
 
 use crate::experiments::gluster_2022;
 use crate::sample::ratio;
+use crate::unwritten::Unwritten;
 use glint::signals::Stop;
 use glint::{CommandResult, say};
 use serde_json::json;
@@ -147,7 +148,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let ops = if args.op.is_empty() { SmallfileOp::ALL.to_vec() } else { args.op };
     let targets = args.target.len();
     let directories: Vec<BenchedDir> = args.target.into_iter().chain(args.against).collect();
-    let all = rounds(&directories, workload, &ops, args.rounds, asked)?;
+    let all = rounds(&directories, (workload, &Unwritten::Anywhere), &ops, args.rounds, asked)?;
     for (target, figures) in directories.iter().zip(&all).take(targets) {
         for (index, op) in ops.iter().enumerate() {
             let against = directories.get(targets).map(|dir| (dir, &all[targets][index]));
@@ -160,7 +161,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
 /// Figures of each directory, of each operation.
 pub(crate) fn rounds(
     directories: &[BenchedDir],
-    workload: Workload,
+    (workload, unwritten): (Workload, &Unwritten),
     ops: &[SmallfileOp],
     rounds: u64,
     asked: Asked<'_>,
@@ -169,7 +170,7 @@ pub(crate) fn rounds(
     let mut all: Vec<Vec<Figures>> = directories.iter().map(|_| none()).collect();
     for _ in 0..rounds {
         for (directory, figures) in directories.iter().zip(&mut all) {
-            let mut volume = Volume::new(&directory.path, workload)?;
+            let mut volume = Volume::new(&directory.path, workload)?.after(unwritten);
             for (op, figures) in ops.iter().zip(figures) {
                 figures.add(volume.run(*op, asked)?);
                 if figures.check(*op, &directory.name).is_err() {

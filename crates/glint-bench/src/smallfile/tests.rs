@@ -100,7 +100,8 @@ fn an_interrupted_run_says_so_and_leaves_nothing() {
     let asked = || calls.fetch_add(1, Ordering::Relaxed) >= directories + 100;
     let target = BenchedDir { name: "here".into(), path: parent.path().into() };
     let ops = [SmallfileOp::Create, SmallfileOp::Stat];
-    let all = rounds(std::slice::from_ref(&target), WORKLOAD, &ops, 3, &asked).unwrap();
+    let work = (WORKLOAD, &Unwritten::In(vec![parent.path().into()]));
+    let all = rounds(std::slice::from_ref(&target), work, &ops, 3, &asked).unwrap();
     assert_eq!(all[0][0].percent(), 13.33, "100 of 750");
     assert!(all[0][1].is_empty(), "what comes after it is not begun");
     let line = all[0][0].line(SmallfileOp::Create, &WORKLOAD);

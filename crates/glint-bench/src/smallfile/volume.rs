@@ -7,6 +7,7 @@
 use super::operation::{Contents, SmallfileOp, Subject};
 use super::tree::{FileTree, Half};
 use crate::sample::Sample;
+use crate::unwritten::Unwritten;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +41,7 @@ pub(crate) struct Workload {
 pub(crate) struct Volume {
     tree: FileTree,
     workload: Workload,
+    unwritten: Unwritten,
     contents: Contents,
     /// Bytes of each file, after some appends.
     size: u64,
@@ -92,7 +94,14 @@ impl Volume {
         };
         let noise = (0..workload.bytes + RECORDS).map(|_| next()).collect();
         let tree = FileTree::new(top, workload.files);
-        Ok(Volume { tree, workload, contents: Contents::Nothing, size: 0, noise })
+        let (unwritten, contents) = (Unwritten::Anywhere, Contents::Nothing);
+        Ok(Volume { tree, workload, unwritten, contents, size: 0, noise })
+    }
+
+    /// The same, where only this is written before an operation.
+    pub(crate) fn after(mut self, unwritten: &Unwritten) -> Volume {
+        self.unwritten = unwritten.clone();
+        self
     }
 
     /// Where it is.
@@ -110,7 +119,7 @@ impl Volume {
                 return Ok(Outcome { sample, finished: 0, wanted, first: None, ..outcome });
             }
         }
-        rustix::fs::sync();
+        self.unwritten.write()?;
         if self.workload.cold {
             std::fs::write(DROP_CACHES, "3").map_err(|e| format!("{DROP_CACHES}: {e}"))?;
         }
