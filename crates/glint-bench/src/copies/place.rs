@@ -3,6 +3,7 @@
 use crate::experiments::served_cluster::{ServedCluster, is_whole};
 use crate::experiments::stage::Stage;
 use crate::smallfile::Asked;
+use crate::unwritten::Unwritten;
 use glint::program;
 use rustix::fs::XattrFlags;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,11 @@ impl CopiesPlace {
         Ok(self.stage.data(&self.cluster.name(ost as u64))?.join("ost0"))
     }
 
+    /// Data that servers have to write: all of them have theirs in one file system.
+    pub(super) fn unwritten(&self) -> Result<Unwritten, String> {
+        Ok(Unwritten::In(vec![self.stage.data(&self.cluster.name(0))?]))
+    }
+
     /// Waits until chains go on without a member that has left.
     pub(super) fn wait_until_missed(&self, asked: Asked<'_>) -> Result<(), String> {
         while is_whole(&self.cluster.chains()?) {
@@ -81,7 +87,7 @@ impl CopiesPlace {
 
     /// Waits until servers have nothing left to do for what was made, and all copies are there.
     pub(super) fn settle(&self, asked: Asked<'_>) -> Result<(), String> {
-        rustix::fs::sync();
+        self.unwritten()?.write()?;
         sleep(SETTLE, asked)?;
         self.cluster.wait_until_whole(PATIENCE, asked)
     }

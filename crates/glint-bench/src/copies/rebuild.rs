@@ -111,7 +111,7 @@ fn beside_users(
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
     }
-    forget_and_touch(setting)?;
+    forget_and_touch(place, setting)?;
     let (before, begun) = (load.count()?, Instant::now());
     place.start_again(EMPTIED)?;
     place.cluster.wait_until_whole(PATIENCE, asked)?;
@@ -133,8 +133,8 @@ fn rate(load: &UserLoad, before: CallCount, setting: &CopiesSetting<'_>) -> Resu
 
 /// Drops all caches, and uses as much memory once as a copy of the large files needs, with what it
 /// is copied from.
-fn forget_and_touch(setting: &CopiesSetting<'_>) -> Result<(), String> {
-    drop_caches()?;
+fn forget_and_touch(place: &CopiesPlace, setting: &CopiesSetting<'_>) -> Result<(), String> {
+    drop_caches(&place.unwritten()?)?;
     touch(3 * setting.size * LARGE_FILES, setting.asked)
 }
 
@@ -160,7 +160,7 @@ fn plain_copy(place: &CopiesPlace, setting: &CopiesSetting<'_>) -> Result<f64, S
     // The directory of the data of that server, which is on its disk.
     let target = place.stage.data(&place.cluster.name(EMPTIED as u64))?.join("plain-copy");
     std::fs::create_dir(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    forget_and_touch(setting)?;
+    forget_and_touch(place, setting)?;
     let begun = Instant::now();
     let mut bytes = 0;
     for object in &objects {

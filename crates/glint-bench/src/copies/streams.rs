@@ -36,7 +36,7 @@ pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, 
             }
             std::fs::remove_dir_all(&directory)
                 .map_err(|e| format!("{}: {e}", directory.display()))?;
-            rustix::fs::sync();
+            place.unwritten()?.write()?;
             sleep(REST, setting.asked)?;
         }
     }

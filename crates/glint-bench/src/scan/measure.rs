@@ -9,6 +9,7 @@ use super::streaming::{Paced, Streamer, calibrate};
 use crate::experiments::memory::MemoryGroup;
 use crate::experiments::stage::Served;
 use crate::smallfile::Asked;
+use crate::unwritten::Unwritten;
 use glint::program;
 use serde_json::Value;
 use std::path::Path;
@@ -257,7 +258,7 @@ impl Measuring<'_> {
             ScanSide::Local => self.places.groups.local.clone(),
             _ => None,
         };
-        drop_caches()?;
+        drop_caches(&Unwritten::Anywhere)?;
         let warm = ToScan { side, phase: ScanPhase::Warm, scan: TreeScan::Find, is_counted: false };
         self.scan_local(warm, group.as_ref(), None)?;
         let phases = match side {
@@ -269,7 +270,7 @@ impl Measuring<'_> {
             for scan in side.scans() {
                 if phase.is_restarted() {
                     streamer = None;
-                    drop_caches()?;
+                    drop_caches(&Unwritten::Anywhere)?;
                 }
                 if phase.is_streamed() && streamer.is_none() {
                     let base = self.places.local.clone();

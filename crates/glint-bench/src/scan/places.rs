@@ -8,6 +8,7 @@ use super::{ScanAmounts, ScanSetting};
 use crate::experiments::memory::MemoryGroup;
 use crate::experiments::stage::{Served, Stage};
 use crate::smallfile::Asked;
+use crate::unwritten::Unwritten;
 use glint::program;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -57,9 +58,9 @@ pub(super) struct ScannedMount {
     pub pid: u32,
 }
 
-/// Writes what is dirty, and drops all that the machine has cached.
-pub(crate) fn drop_caches() -> Result<(), String> {
-    rustix::fs::sync();
+/// Writes this, and drops all that the machine has cached and that is not dirty.
+pub(crate) fn drop_caches(unwritten: &Unwritten) -> Result<(), String> {
+    unwritten.write()?;
     std::fs::write(DROP_CACHES, "3").map_err(|e| format!("{DROP_CACHES}: {e}"))
 }
 
@@ -96,7 +97,7 @@ impl Places {
         material::make(&mount, "glint", amounts, asked)?;
         self.stage.unmount(&mount);
         self.stage.stop(&served);
-        drop_caches()
+        drop_caches(&Unwritten::Anywhere)
     }
 
     /// Options that a variant of the servers has.
@@ -106,7 +107,7 @@ impl Places {
 
     /// Starts the server, with nothing in the caches of the machine.
     pub(super) fn serve(&mut self, variant: &ServerVariant) -> Result<Served, String> {
-        drop_caches()?;
+        drop_caches(&Unwritten::Anywhere)?;
         self.stage.join(self.groups.servers.as_ref());
         let mut options = SERVE.to_vec();
         options.extend(self.options(variant));
