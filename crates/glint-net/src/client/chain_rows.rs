@@ -9,8 +9,8 @@
 //!   ([`ChainRows::hear`]); any newer row says nothing of that.
 
 use crate::client::moved::MovedChanges;
-use crate::client::recovery::abandoned::{AbandonedData, LoggedChange};
-use crate::client::recovery::frames::changed_chain;
+use crate::client::recovery::abandoned::{AbandonedData, LoggedChange, ObjectToSync};
+use crate::client::recovery::frames::{capability_sent, changed_chain};
 use crate::client::recovery::replay_log::UncommittedWrite;
 use glint_proto::chain::{Chain, ChainVersion, Destination};
 use glint_proto::{Errno, Ino, OstRequest, clock};
@@ -94,7 +94,8 @@ impl ChainRows {
         let Some((_, chain)) = changed_chain(&change.frame.head) else {
             return self.moved.fail(ino, Errno::EIO);
         };
-        self.abandoned.put(ino, chain, logged);
+        let capability = capability_sent(&change.frame.head);
+        self.abandoned.put(ObjectToSync { object: change.object.1, capability }, chain, logged);
         if self.is_lost(chain.target) {
             self.are_lost(chain.target, Errno::ENXIO, self.abandoned.on_loss(chain.target));
         } else if let Some(row) = self.get(chain.target) {
@@ -102,17 +103,28 @@ impl ChainRows {
         }
     }
 
+    /// Files whose abandoned changes the chain may have lost hear of it. Where it has a head that has
+    /// them, somebody is to have it bring them to stable storage.
     fn judge_abandoned(&self, row: &Chain) {
-        self.are_lost(row.id.target(), Errno::EIO, self.abandoned.on_row(row));
+        let target = row.id.target();
+        self.are_lost(target, Errno::EIO, self.abandoned.on_row(row));
+        if self.abandoned.to_settle(row).is_some() {
+            self.moved.moves(target);
+        }
     }
 
-    /// Files of a chain have lost acknowledged data.
+    /// The head by this row cannot bring abandoned changes of older rows to stable storage.
+    pub(crate) fn on_unsettled(&self, row: ChainVersion, errno: Errno) {
+        self.are_lost(row.target, errno, self.abandoned.on_unsettled(row));
+    }
+
+    /// Files of a chain have lost acknowledged data, or cannot keep it.
     fn are_lost(&self, target: u16, errno: Errno, files: Vec<Ino>) {
         for ino in files {
             tracing::error!(
                 event = event::REPLAY_FAILED, %errno, target, %ino,
-                "acknowledged data was not on stable storage when its servers lost it, and is not \
-                 written again, as others may have changed the file since"
+                "acknowledged data was not on stable storage, its servers have lost it or cannot \
+                 write it, and it is not sent again, as others may have changed the file since"
             );
             self.moved.fail(ino, errno);
         }

@@ -8,6 +8,7 @@
 
 mod chain_calls;
 mod many_reads;
+mod settle;
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::moved::{MovedChange, WaitingChange};
@@ -287,7 +288,7 @@ impl<M: Transport> Cluster<M> {
             let Some(moves) = self.rows.moved.moves_of(target) else { return };
             self.mds.move_chain(target);
             self.osses.read().iter().for_each(|oss| oss.remote.move_chain(target));
-            if self.send_all_moved(target).await {
+            if self.send_all_moved(target).await && self.settle_abandoned(target).await {
                 self.rows.moved.on_sent(target, moves);
             }
         }
@@ -371,16 +372,6 @@ impl<M: Transport> Cluster<M> {
             }
         }
         true
-    }
-
-    /// Has the server of a head bring everything that it has ordered to stable storage, in all copies,
-    /// and what others had ordered when it took over. Syncs that it answers by one row before and after
-    /// this stand for all that was acknowledged in the chain before.
-    async fn settle_server_of(&self, ost: u16) -> FsResult<()> {
-        match ost < self.welcome.own_osts {
-            true => self.mds.commit().await,
-            false => self.oss_of(ost).await?.commit().await,
-        }
     }
 
     /// Whether an OST is read before others: it is in this process.

@@ -45,6 +45,14 @@ pub(crate) fn changed_chain(frame: &[u8]) -> Option<(u16, ChainVersion)> {
     }
 }
 
+/// Capability that a request for data was sent with.
+pub(crate) fn capability_sent(frame: &[u8]) -> Option<Capability> {
+    match parse(frame)?.1 {
+        Request::Ost { capability, .. } => capability,
+        _ => None,
+    }
+}
+
 /// Bulk data in a frame of this client.
 pub(crate) fn bulk_of(frame: &[u8]) -> &[u8] {
     let header = frame.first_chunk::<HEADER_BYTES>().and_then(|bytes| Header::decode(bytes).ok());

@@ -288,6 +288,8 @@ fn a_file_hears_of_abandoned_changes_only_if_its_chain_may_have_lost_them() {
     session.abandon(file);
     assert!(session.replay_log.lock().is_empty() && !rows.abandoned.is_empty());
     learn(4, Serving, 1);
+    assert!(rows.moved.is_moving(id.target()) && !rows.abandoned.is_empty(), "in memory alone");
+    rows.abandoned.on_settled(ChainVersion { target: id.target(), version: 4 });
     assert!(rows.abandoned.is_empty());
     assert_eq!(failures(), [None, None], "they are back with all that they had");
 
