@@ -8,9 +8,10 @@
 //! Invariants:
 //! - Until the end of the session it does nothing that could wait for a disk, neither of the client
 //!   nor of a server, and waits for nothing else that the client does.
-//! - The end takes a second at the most, whatever the server does, but where something that this
-//!   client did there may not be durable. It counts from when the session was told to end, so those
-//!   of many servers take as long as one.
+//! - The end takes a second at the most for the session of a server, and where the other side is
+//!   away. It takes five for that of a mount with a server that was heard of, which would keep its
+//!   locks for a lease, and where something that this client did there may not be durable. It
+//!   counts from when the session was told to end, so those of many servers take as long as one.
 
 use crate::client::link::{Link, PATIENCE};
 use crate::client::outage::backoff;
@@ -18,7 +19,7 @@ use crate::client::session::ClientSession;
 use crate::{NetError, host};
 use futures_util::future::{Either, select};
 use glint_proto::clock;
-use glint_proto::limits::{CHAIN_NEWS_MS, PING_MS};
+use glint_proto::limits::{AWAY_MS, CHAIN_NEWS_MS, PING_MS};
 use glint_proto::message::{Reply, Request};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,8 @@ const PONGS_PER_LEASE: u64 = 4;
 /// But not less than this.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
-/// Longest time for the end of a session of which everything is durable.
+/// Longest time for the end of a session of which everything is durable, and whose server need not,
+/// or cannot, hear of it.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How often a client asks for the rows of chains while it has changes of them.
@@ -75,7 +77,17 @@ impl ClientSession {
     /// Waits until this session was told to end, and has had the time for it.
     async fn until_late(&self) {
         self.until_stopping().await;
-        host::sleep(if self.owes() { PATIENCE } else { GOODBYE }).await;
+        host::sleep(self.goodbye_max()).await;
+    }
+
+    /// How long its end may take. A server has no locks at others.
+    fn goodbye_max(&self) -> Duration {
+        let is_away = self.outage.is_now()
+            || clock::since(*self.heard_at.lock()) > Duration::from_millis(AWAY_MS);
+        match self.owes() || !(is_away || self.is_of_server()) {
+            true => PATIENCE,
+            false => GOODBYE,
+        }
     }
 
     async fn keep_until_end(&self) {
@@ -210,6 +222,7 @@ mod tests {
     use crate::client::session::tests::welcome;
     use crate::transport::framing::{Envelope, append_frame};
     use crate::transport::stream::Address;
+    use glint_proto::chain::SERVER_MOUNT_POINT;
     use glint_proto::frame::{HEADER_BYTES, Header};
     use glint_proto::message::Welcome;
     use glint_proto::{ClientId, Committed, Ino};
@@ -217,9 +230,9 @@ mod tests {
     use std::net::TcpListener;
     use std::time::Instant;
 
-    fn session(address: &str) -> Arc<ClientSession> {
-        let options =
-            RemoteOptions { address: Address::parse(address), mount_point: "/here".into() };
+    fn session(address: &str, mount_point: &str) -> Arc<ClientSession> {
+        let (address, mount_point) = (Address::parse(address), mount_point.into());
+        let options = RemoteOptions { address, mount_point };
         // Answers are waited for as long as they usually are.
         let welcome = Welcome { lease_ms: 30_000, ..welcome() };
         let budget = ReplayBudget::simulated();
@@ -231,7 +244,8 @@ mod tests {
         // Connections are made there, and nobody takes them.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap().to_string();
-        let sessions = [session(&address), session(&address), session(&address)];
+        let session = || session(&address, SERVER_MOUNT_POINT);
+        let sessions = [session(), session(), session()];
         let threads = sessions.each_ref().map(|session| start_thread(session).unwrap());
         let begun = Instant::now();
         sessions.iter().for_each(|session| session.stop());
@@ -244,10 +258,20 @@ mod tests {
 
     #[test]
     fn a_close_that_is_under_way_is_waited_for() {
-        let session = session("127.0.0.1:1");
-        assert!(!session.owes());
+        let session = session("127.0.0.1:1", SERVER_MOUNT_POINT);
+        assert!(!session.owes() && session.goodbye_max() == GOODBYE);
         session.opens.begin_close(Ino(7)).sent();
-        assert!(session.owes());
+        assert!(session.owes() && session.goodbye_max() == PATIENCE);
+    }
+
+    /// It has locks, which nobody else gets before it was heard, or its lease is over.
+    #[test]
+    fn a_mount_has_time_to_say_goodbye_to_a_server_that_is_slow_and_not_away() {
+        let session = session("127.0.0.1:1", "/here");
+        assert!(!session.owes() && session.goodbye_max() == PATIENCE);
+        let away = Duration::from_millis(AWAY_MS + 1);
+        *session.heard_at.lock() = clock::now().checked_sub(away).unwrap();
+        assert_eq!(session.goodbye_max(), GOODBYE);
     }
 
     /// Answers the first connection until its session ends. Returns its requests but pings.
@@ -282,7 +306,7 @@ mod tests {
     #[test]
     fn a_session_that_owes_something_has_it_made_durable_before_its_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let session = session(&listener.local_addr().unwrap().to_string());
+        let session = session(&listener.local_addr().unwrap().to_string(), "/here");
         session.opens.begin_close(Ino(7)).sent();
         let server = std::thread::spawn(move || answered_until_bye(&listener));
         let lease = start_thread(&session).unwrap();

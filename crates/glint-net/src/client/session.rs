@@ -20,7 +20,7 @@ use crate::client::remote::RemoteOptions;
 use crate::client::session::hello::{hello_of, welcome_of};
 use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
-use glint_proto::chain::{Chain, ChainId};
+use glint_proto::chain::{Chain, ChainId, SERVER_MOUNT_POINT};
 use glint_proto::message::{Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Errno, Ino, clock};
 use glint_telemetry::event;
@@ -170,6 +170,11 @@ impl ClientSession {
     /// Whether the server is an OSS.
     pub(crate) fn is_of_oss(&self) -> bool {
         self.told_session.is_some()
+    }
+
+    /// Whether the client is a server, which asks others for its chains alone.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.options.mount_point.starts_with(SERVER_MOUNT_POINT)
     }
 
     /// Lock client of this client.
