@@ -256,6 +256,12 @@ impl<T: Transport> Client<T> {
         self.transport.mds().silence()
     }
 
+    /// Whether something that was done here is at no server, or may be lost with one.
+    pub fn owes(&self) -> bool {
+        let (unsent, _) = self.data.limits.counts();
+        unsent > 0 || self.log.is_busy() || self.transport.has_uncommitted()
+    }
+
     /// The state of the servers, with that of this client.
     pub fn status(&self, servers: String) -> Vec<u8> {
         match serde_json::from_str(&servers) {

@@ -187,6 +187,22 @@ fn a_client_that_ends_has_what_it_did_made_durable_first() {
 }
 
 #[test]
+fn a_client_owes_what_no_server_has_or_one_may_lose() {
+    with_client(async |fake, client| {
+        let file = open(&client).await;
+        assert!(!client.owes(), "an open file can end without the server");
+        fake.fail(|request| request.is_write().then_some(Errno::EMFILE));
+        write(&client, file, 0, b"data").await.unwrap();
+        assert!(client.owes());
+        fake.heal();
+        client.fsync(file).await.unwrap();
+        assert!(!client.owes());
+        fake.0.lock().uncommitted = true;
+        assert!(client.owes());
+    });
+}
+
+#[test]
 fn opens_are_given_back_whatever_fails() {
     with_client(async |fake, client| {
         // A close that cannot ask the objects.

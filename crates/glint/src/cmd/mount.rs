@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Mount a file system, in the background: it is usable when the command returns.
@@ -153,11 +153,11 @@ fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits some time for servers that are away. If they stay away, the mount is ended as it is, and
-/// whoever uses it gets errors: with this process goes what was not sent to them.
-fn end_without_servers(client: &impl Vfs, mount: &Mount) {
+/// Waits some time for servers that are away, if they lack something. If they stay away, the mount is
+/// ended as it is, and whoever uses it gets errors: with this process goes what was not sent to them.
+fn end_without_servers(client: &Client<Cluster<Remote>>, mount: &Mount) {
     let asked = Instant::now();
-    while client.is_away() {
+    while client.is_away() && client.owes() {
         if asked.elapsed() > Duration::from_millis(AWAY_END_MS) {
             tracing::error!(
                 event = event::DATA_LOST,
@@ -170,20 +170,28 @@ fn end_without_servers(client: &impl Vfs, mount: &Mount) {
     }
 }
 
-/// Ends this process when servers have been away for too long while it was ending.
-fn limit_the_end(is_away: &dyn Fn() -> bool) {
-    let mut since = Instant::now();
+/// Ends this process when servers have been away for too long while it was ending, or do not hear that
+/// it has.
+fn limit_the_end(client: &Weak<Client<Cluster<Remote>>>) {
+    let (mut since, mut owes) = (Instant::now(), true);
     while since.elapsed() < Duration::from_millis(AWAY_END_MS) {
         std::thread::sleep(Duration::from_millis(100));
-        if !is_away() {
-            since = Instant::now();
+        // Nothing but its sessions is left when it cannot be asked any more.
+        if let Some(client) = client.upgrade() {
+            owes = client.owes();
+            if !client.is_away() {
+                since = Instant::now();
+            }
         }
     }
-    tracing::error!(
-        event = event::DATA_LOST,
-        "servers are away: what was not sent to them is lost"
-    );
-    std::process::exit(1);
+    match owes {
+        true => tracing::error!(
+            event = event::DATA_LOST,
+            "servers are away: what was not sent to them is lost"
+        ),
+        false => tracing::warn!("servers are away: this mount ends without them"),
+    }
+    std::process::exit(i32::from(owes || client.strong_count() > 0));
 }
 
 /// Runs the command.
@@ -256,7 +264,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     drop(control);
     let ends = Arc::downgrade(&client);
-    std::thread::spawn(move || limit_the_end(&|| ends.upgrade().is_none_or(|c| c.is_away())));
+    std::thread::spawn(move || limit_the_end(&ends));
     if mount.unmount()? {
         mount.wait();
     } else {
