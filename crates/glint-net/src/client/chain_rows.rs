@@ -16,7 +16,7 @@ use glint_proto::chain::{Chain, ChainVersion, Destination};
 use glint_proto::{Errno, Ino, OstRequest, clock};
 use glint_telemetry::event;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,22 +84,31 @@ impl ChainRows {
 
     /// Forgets changes of a file that wait for a head, because others may change it from now on.
     pub(crate) fn abandon(&self, ino: Ino) {
-        self.moved.abandon(ino).iter().for_each(|change| self.give_up(change, None));
+        self.give_up(self.moved.abandon(ino).into_iter().map(|change| (change, None)));
     }
 
-    /// An acknowledged change, which its server has logged so, is not kept any more. Its file hears
-    /// of it if it is lost by that.
-    pub(crate) fn give_up(&self, change: &UncommittedWrite, logged: Option<LoggedChange>) {
-        let ino = change.object.1.ino;
-        let Some((_, chain)) = changed_chain(&change.frame.head) else {
-            return self.moved.fail(ino, Errno::EIO);
-        };
-        let capability = capability_sent(&change.frame.head);
-        self.abandoned.put(ObjectToSync { object: change.object.1, capability }, chain, logged);
-        if self.is_lost(chain.target) {
-            self.are_lost(chain.target, Errno::ENXIO, self.abandoned.on_loss(chain.target));
-        } else if let Some(row) = self.get(chain.target) {
-            self.judge_abandoned(&row);
+    /// Acknowledged changes, which their server has logged so, are not kept any more. Their files hear
+    /// of it if they are lost by that.
+    pub(crate) fn give_up(
+        &self,
+        changes: impl IntoIterator<Item = (UncommittedWrite, Option<LoggedChange>)>,
+    ) {
+        let mut targets = BTreeSet::new();
+        for (UncommittedWrite { frame, object: (_, object), .. }, logged) in changes {
+            let Some((_, chain)) = changed_chain(&frame.head) else {
+                self.moved.fail(object.ino, Errno::EIO);
+                continue;
+            };
+            let capability = capability_sent(&frame.head);
+            self.abandoned.put(ObjectToSync { object, capability }, chain, logged);
+            targets.insert(chain.target);
+        }
+        for target in targets {
+            if self.is_lost(target) {
+                self.are_lost(target, Errno::ENXIO, self.abandoned.on_loss(target));
+            } else if let Some(row) = self.get(target) {
+                self.judge_abandoned(&row);
+            }
         }
     }
 
@@ -121,11 +130,14 @@ impl ChainRows {
     /// Files of a chain have lost acknowledged data, or cannot keep it.
     fn are_lost(&self, target: u16, errno: Errno, files: Vec<Ino>) {
         for ino in files {
-            tracing::error!(
-                event = event::REPLAY_FAILED, %errno, target, %ino,
-                "acknowledged data was not on stable storage, its servers have lost it or cannot \
-                 write it, and it is not sent again, as others may have changed the file since"
-            );
+            if self.moved.is_to_say(ino, target) {
+                tracing::error!(
+                    event = event::REPLAY_FAILED, %errno, target, %ino,
+                    "acknowledged data was not on stable storage, its servers have lost it or \
+                     cannot write it, and it is not sent again, as others may have changed the file \
+                     since"
+                );
+            }
             self.moved.fail(ino, errno);
         }
     }

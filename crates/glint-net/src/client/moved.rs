@@ -145,14 +145,19 @@ impl MovedChanges {
     /// Forgets an acknowledged change that could not be made again: its file hears of it.
     pub(crate) fn give_up(&self, target: u16, number: u64, object: ObjectId, errno: Errno) {
         self.fail(object.ino, errno);
-        // Once for each file that has not heard of it: a chain that is lost may have thousands.
-        if self.failures.lock().said.insert((object.ino, target)) {
+        if self.is_to_say(object.ino, target) {
             tracing::error!(
                 event = event::REPLAY_FAILED, %errno, target, %object,
                 "acknowledged data could not be written again"
             );
         }
         self.remove(target, number);
+    }
+
+    /// Whether the log is to say that a file has lost something in a chain: once until the file has
+    /// heard of it. A chain that is lost may have thousands of its changes.
+    pub(crate) fn is_to_say(&self, ino: Ino, target: u16) -> bool {
+        self.failures.lock().said.insert((ino, target))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

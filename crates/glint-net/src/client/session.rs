@@ -382,20 +382,22 @@ impl ClientSession {
         let (boot_verifier, abandoned) = self.change_log(|log| {
             (self.boot_verifier.load(Ordering::Acquire), log.abandon(ino, is_late))
         });
+        let rows = self.chain_rows.get();
+        let mut of_chains = Vec::new();
         for (transaction, change) in abandoned {
             let is_of_chain = ChainId::of_target(change.object.0).is_some();
-            match self.chain_rows.get().filter(|_| is_of_chain) {
-                Some(rows) => {
+            match is_of_chain && rows.is_some() {
+                true => {
                     let logged = |transaction| self.logged(boot_verifier, transaction);
-                    rows.give_up(&change, transaction.map(logged));
+                    of_chains.push((change, transaction.map(logged)));
                 }
-                None => self.fail(ino, Errno::EIO),
+                false => self.fail(ino, Errno::EIO),
             }
         }
+        let Some(rows) = rows else { return };
+        rows.give_up(of_chains);
         // The server may have said meanwhile that they are durable.
-        if let Some(rows) = self.chain_rows.get()
-            && let Some(_same_run) = self.log_of_run(boot_verifier)
-        {
+        if let Some(_same_run) = self.log_of_run(boot_verifier) {
             let committed = self.committed[1].load(Ordering::Acquire);
             rows.abandoned.are_durable(self.logged(boot_verifier, committed));
         }

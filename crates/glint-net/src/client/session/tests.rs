@@ -307,4 +307,17 @@ fn a_file_hears_of_abandoned_changes_only_if_its_chain_may_have_lost_them() {
     assert!(rows.abandoned.is_empty());
     learn(7, Serving, 7);
     assert_eq!(failures(), [None, None], "it was durable before");
+
+    // The servers of all members are given up.
+    write(4, 7);
+    learn(8, LastServing, 7);
+    session.abandon(file);
+    assert_eq!(failures(), [None, None]);
+    let waiting = rows.get(id.target()).unwrap();
+    rows.hear(&rows.inquire(), Some(&[0..1]), [Chain::clone(&waiting)]);
+    assert_eq!(failures(), [None, Some(Errno::ENXIO)]);
+    (5..9).for_each(|transaction| write(transaction, 7));
+    session.abandon(file);
+    assert!(!rows.moved.is_to_say(file, id.target()), "it is said once for all of them");
+    assert_eq!(failures(), [None, Some(Errno::ENXIO)]);
 }
