@@ -7,7 +7,7 @@ use crate::live::Live;
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_client::RunningClient;
+use glint_client::{RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
 use glint_proto::limits::AWAY_END_MS;
@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked at what has ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// Longest time in which a mount ends while a disk stands still, also if others are written meanwhile.
+/// Longest time in which a mount ends while a disk stands still or a server is away, also if others are
+/// written meanwhile.
 const BESIDE_STILL_MAX: Duration = Duration::from_secs(60);
 
 /// Create a file system if there is none, serve it and mount it, in one process.
@@ -133,9 +134,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let told = running.give_up(&reason);
         return Err(detached.err().map_or(told.clone(), |e| format!("{told}; {e}")).into());
     }
-    // What goes on while a disk stands still is seen by changes of others.
-    let server_here = &running.server;
-    let still_at = || server_here.has_still_disk().then(|| server_here.osts().next_change());
+    // What goes on while a disk stands still, or another server is away, is seen by changes of others.
+    let (server_here, ends) = (&running.server, Arc::downgrade(&client));
+    let is_away = || ends.upgrade().is_some_and(|client| client.is_away());
+    let is_still = || server_here.has_still_disk() || is_away();
+    let still_at = || is_still().then(|| server_here.osts().next_change());
     let clean = unmount(&mount, &still_at)?;
     if clean {
         mount.wait();
@@ -156,8 +159,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until something is so, or a disk stands still and nothing goes on beside it for too long. While
-/// one does, the number of the last change is `still_at`. Returns whether it is so.
+/// Waits until something is so, or a disk stands still or a server is away, and nothing goes on beside
+/// it for too long. Meanwhile the number of the last change is `still_at`. Returns whether it is so.
 fn unless_still(is_done: impl Fn() -> bool, still_at: &impl Fn() -> Option<u64>) -> bool {
     let (begun, mut since, mut last) = (Instant::now(), Instant::now(), None);
     while !is_done() {
@@ -170,7 +173,7 @@ fn unless_still(is_done: impl Fn() -> bool, still_at: &impl Fn() -> Option<u64>)
         if is_over || (at.is_some() && begun.elapsed() > BESIDE_STILL_MAX) {
             tracing::error!(
                 event = event::DATA_LOST,
-                "a disk stands still: what was not written to it is lost"
+                "a disk stands still, or a server is away: what was not written to it is lost"
             );
             return false;
         }
@@ -178,8 +181,8 @@ fn unless_still(is_done: impl Fn() -> bool, still_at: &impl Fn() -> Option<u64>)
     true
 }
 
-/// Unmounts; calls that wait for a disk which stands still for too long fail. Returns whether nobody
-/// uses the mount any more.
+/// Unmounts; calls that wait for too long for a disk which stands still, or a server that is away,
+/// fail. Returns whether nobody uses the mount any more.
 fn unmount(mount: &Mount, still_at: &(impl Fn() -> Option<u64> + Sync)) -> std::io::Result<bool> {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -194,7 +197,7 @@ fn unmount(mount: &Mount, still_at: &(impl Fn() -> Option<u64> + Sync)) -> std::
     })
 }
 
-/// Ends a client, whose threads may be at a disk that stands still.
+/// Ends a client, whose threads may wait for a disk that stands still or a server that is away.
 fn end(client: impl Send + 'static, still_at: &impl Fn() -> Option<u64>) {
     let ending = std::thread::spawn(move || drop(client));
     if unless_still(|| ending.is_finished(), still_at) && ending.join().is_err() {
