@@ -44,6 +44,8 @@ pub(super) struct World {
     pub(super) committing: Mutex<(usize, usize)>,
     /// A row that a member hears of just before it is told what is stable.
     pub(super) before_stable: Mutex<Option<Chain>>,
+    /// How many requests for objects by others come with a row that the member has not heard of.
+    pub(super) early: Mutex<usize>,
 }
 
 /// One of them.
@@ -114,6 +116,7 @@ impl World {
             silent: Mutex::default(),
             committing: Mutex::default(),
             before_stable: Mutex::default(),
+            early: Mutex::default(),
         });
         for (ost, server) in world.servers.iter().enumerate() {
             server.replication.set_peers(Some(Arc::new(Way(Arc::downgrade(&world)))));
@@ -246,6 +249,13 @@ impl Peers for Way {
             let world = self.0.upgrade().ok_or(Errno::EIO)?;
             if *world.silent.lock() == Some(to.ost) {
                 return Err(Errno::EIO);
+            }
+            {
+                let early = &mut *world.early.lock();
+                if *early > 0 {
+                    *early -= 1;
+                    return Err(Errno::EREMCHG);
+                }
             }
             let (server, here) = (world.server(to.ost), world.here(to.ost));
             let client = ClientId::IN_PROCESS;

@@ -40,10 +40,12 @@ impl Replication {
                     .await
                     .reply;
             }
-            for _ in 0..TELLINGS {
+            for tellings in 0..=TELLINGS {
                 let peers = self.peers()?;
                 match peers.forward(to, forward, request, data.bulk()).await {
-                    Err(Errno::EREMCHG) => {}
+                    Err(Errno::EREMCHG) if tellings < TELLINGS => {}
+                    // It has heard of the row each time.
+                    Err(Errno::EREMCHG) => break,
                     made => return made,
                 }
                 let PeerReply::Row(known) =
@@ -72,5 +74,27 @@ impl Replication {
         let forward = Forward { sequence: 0, stable: 0 };
         let data = data.map_or(Data::None, Data::Shared);
         self.forward(here, ClientId::IN_PROCESS, to, forward, request, data).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::tests::World;
+    use futures_lite::future::block_on;
+    use glint_proto::chain::MemberState::Serving;
+    use glint_proto::{Ino, ObjectId};
+
+    #[test]
+    fn a_member_is_asked_again_after_each_time_that_it_was_told_the_row() {
+        let world = World::new(&[Serving, Serving]);
+        let request = OstRequest::Stat { object: ObjectId { ino: Ino(7), stripe: 0 } };
+        let ask = |early| {
+            *world.early.lock() = early;
+            let (here, row) = (world.here(0), world.row());
+            block_on(world.server(0).give(here, (1, &row), request, None)).err()
+        };
+        assert_eq!(ask(TELLINGS), None);
+        assert_eq!(ask(TELLINGS + 1), Some(Errno::EPROTO));
     }
 }
