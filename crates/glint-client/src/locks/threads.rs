@@ -175,6 +175,14 @@ impl<T: Transport> Client<T> {
                 shrinking.shrink().await;
             }
         });
+        // What a server may lose is with this client alone, though nobody may use it any more.
+        let resending = self.clone();
+        host::spawn(async move {
+            while !resending.locks.inbox.is_stopped() {
+                host::sleep(ROUND).await;
+                resending.transport.send_again().await;
+            }
+        });
         let sending = self.clone();
         host::spawn(async move { sending.send_log().await });
         while let Some((recalls, closes)) = self.locks.inbox.next().await {

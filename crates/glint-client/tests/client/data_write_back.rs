@@ -203,6 +203,17 @@ fn a_client_owes_what_no_server_has_or_one_may_lose() {
 }
 
 #[test]
+fn a_client_that_is_not_used_sends_again_what_servers_may_lose() {
+    with_client(async |fake, _client| {
+        let begun = Instant::now();
+        while fake.0.lock().sent_again == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            glint_net::host::sleep(Duration::from_millis(5)).await;
+        }
+    });
+}
+
+#[test]
 fn opens_are_given_back_whatever_fails() {
     with_client(async |fake, client| {
         // A close that cannot ask the objects.

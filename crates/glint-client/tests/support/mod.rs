@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub locks: u64,
     /// Whether something would be sent again after a loss of power.
     pub uncommitted: bool,
+    /// How often it was asked for what servers may have lost.
+    pub sent_again: usize,
     pub watched: WatchedObject,
 }
 
@@ -355,6 +357,10 @@ impl Durability for Fake {
 
     fn has_uncommitted(&self) -> bool {
         self.0.lock().uncommitted
+    }
+
+    async fn send_again(&self) {
+        self.0.lock().sent_again += 1;
     }
 }
 

@@ -404,6 +404,14 @@ impl<M: Transport> Durability for Cluster<M> {
             || osses.iter().any(|oss| oss.remote.has_uncommitted())
     }
 
+    async fn send_again(&self) {
+        self.send_to_moving().await;
+        if !self.rows.moved.moving().is_empty() {
+            // Nobody is the head of some chain. What fails here is asked again.
+            let _ = self.ask_rows(LOOK_AGAIN).await;
+        }
+    }
+
     fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
         let mut objects = self.mds.unstable(ino);
         objects.extend(self.rows.moved.objects_of(ino));

@@ -182,6 +182,12 @@ pub trait Durability: Send + Sync + 'static {
         false
     }
 
+    /// Sends again what servers of chains may have lost or have in their memory alone. Calls on a
+    /// chain do it first; of a client that makes none this is asked every now and then.
+    fn send_again(&self) -> impl Future<Output = ()> {
+        ready(())
+    }
+
     /// Objects of a file, with their OSTs, which this client would change again.
     fn unstable(&self, _ino: Ino) -> Vec<(u16, ObjectId)> {
         Vec::new()
