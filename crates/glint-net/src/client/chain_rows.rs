@@ -87,8 +87,8 @@ impl ChainRows {
         self.give_up(self.moved.abandon(ino).into_iter().map(|change| (change, None)));
     }
 
-    /// Acknowledged changes, which their server has logged so, are not kept any more. Their files hear
-    /// of it if they are lost by that.
+    /// Acknowledged changes, which their server has logged so, are not kept any more. Their files
+    /// hear of it if they are lost by that.
     pub(crate) fn give_up(
         &self,
         changes: impl IntoIterator<Item = (UncommittedWrite, Option<LoggedChange>)>,
@@ -112,8 +112,8 @@ impl ChainRows {
         }
     }
 
-    /// Files whose abandoned changes the chain may have lost hear of it. Where it has a head that has
-    /// them, somebody is to have it bring them to stable storage.
+    /// Files whose abandoned changes the chain may have lost hear of it. Where it has a head that
+    /// has them, somebody is to have it bring them to stable storage.
     fn judge_abandoned(&self, row: &Chain) {
         let target = row.id.target();
         self.are_lost(target, Errno::EIO, self.abandoned.on_row(row));
@@ -134,8 +134,8 @@ impl ChainRows {
                 tracing::error!(
                     event = event::REPLAY_FAILED, %errno, target, %ino,
                     "acknowledged data was not on stable storage, its servers have lost it or \
-                     cannot write it, and it is not sent again, as others may have changed the file \
-                     since"
+                     cannot write it, and it is not sent again, as others may have changed the \
+                     file since"
                 );
             }
             self.moved.fail(ino, errno);

@@ -153,8 +153,9 @@ fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits some time for servers that are away, if they lack something. If they stay away, the mount is
-/// ended as it is, and whoever uses it gets errors: with this process goes what was not sent to them.
+/// Waits some time for servers that are away, if they lack something. If they stay away, the mount
+/// is ended as it is, and whoever uses it gets errors: with this process goes what was not sent to
+/// them.
 fn end_without_servers(client: &Client<Cluster<Remote>>, mount: &Mount) {
     let asked = Instant::now();
     while client.is_away() && client.owes() {
@@ -170,8 +171,8 @@ fn end_without_servers(client: &Client<Cluster<Remote>>, mount: &Mount) {
     }
 }
 
-/// Ends this process when servers have been away for too long while it was ending, or do not hear that
-/// it has.
+/// Ends this process when servers have been away for too long while it was ending, or do not hear
+/// that it has.
 fn limit_the_end(client: &Weak<Client<Cluster<Remote>>>) {
     let (mut since, mut owes) = (Instant::now(), true);
     while since.elapsed() < Duration::from_millis(AWAY_END_MS) {

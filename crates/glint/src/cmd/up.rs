@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked at what has ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// Longest time in which a mount ends while a disk stands still or a server is away, also if others are
-/// written meanwhile.
+/// Longest time in which a mount ends while a disk stands still or a server is away, also if others
+/// are written meanwhile.
 const BESIDE_STILL_MAX: Duration = Duration::from_secs(60);
 
 /// Create a file system if there is none, serve it and mount it, in one process.
@@ -134,7 +134,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let told = running.give_up(&reason);
         return Err(detached.err().map_or(told.clone(), |e| format!("{told}; {e}")).into());
     }
-    // What goes on while a disk stands still, or another server is away, is seen by changes of others.
+    // What goes on while a disk stands still, or another server is away, is seen by changes of
+    // others.
     let (server_here, ends) = (&running.server, Arc::downgrade(&client));
     let is_away = || ends.upgrade().is_some_and(|client| client.is_away());
     let is_still = || server_here.has_still_disk() || is_away();
@@ -159,8 +160,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until something is so, or a disk stands still or a server is away, and nothing goes on beside
-/// it for too long. Meanwhile the number of the last change is `still_at`. Returns whether it is so.
+/// Waits until something is so, or a disk stands still or a server is away, and nothing goes on
+/// beside it for too long. Meanwhile the number of the last change is `still_at`. Returns whether
+/// it is so.
 fn unless_still(is_done: impl Fn() -> bool, still_at: &impl Fn() -> Option<u64>) -> bool {
     let (begun, mut since, mut last) = (Instant::now(), Instant::now(), None);
     while !is_done() {
