@@ -362,7 +362,8 @@ mod tests {
         let (rows, own) = (ChainRows::default(), [0..1, 7..9]);
         rows.learn(row(2, &[(1, Serving), (2, Serving), (3, Serving)]));
         let chain = ChainVersion { target: ID.target(), version: 2 };
-        rows.abandoned.put(Ino(7), chain, None);
+        let object = ObjectId { ino: Ino(7), stripe: 0 };
+        rows.abandoned.put(ObjectToSync { object, capability: None }, chain, None);
         let away = row(3, &[(1, LastServing), (2, LastServing), (3, LastServing)]);
         rows.learn(away.clone());
         ask(&rows, &[0..1, 3..5], away.clone());
