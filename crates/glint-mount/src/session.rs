@@ -12,6 +12,7 @@ use crate::transport::notify::Notifier;
 use crate::transport::uring;
 use glint_client::{Caching, Kernel, Vfs};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,10 +131,12 @@ impl Mount {
     }
 
     /// Paths at which it is mounted: others than its own where a directory above was renamed, or
-    /// somebody has bound or moved it; none if it was detached.
+    /// somebody has bound or moved it; none if it was detached. As soon as the kernel has ended it,
+    /// another file system may have its number.
     fn places(&self) -> impl Iterator<Item = PathBuf> {
         let mounts = mountpoint::mounts().into_iter();
-        mounts.filter(|mount| Some(&mount.device) == self.device.as_ref()).map(|mount| mount.path)
+        let own = self.device.as_ref().filter(|_| !is_ended(&self.fd));
+        mounts.filter(move |mount| Some(&mount.device) == own).map(|mount| mount.path)
     }
 
     /// Paths at which nothing else covers it, so that unmounting there means it.
@@ -210,6 +213,15 @@ impl Mount {
         }
         drop(self.fd);
     }
+}
+
+/// Whether the kernel has ended the connection, which it does before it gives the number of the file
+/// system to another one (fuse_kill_sb_anon, fuse_dev_poll).
+fn is_ended(connection: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(connection, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)).is_err()
+        || polled.iter().any(|fd| fd.revents().contains(PollFlags::ERR))
 }
 
 /// Answers the kernel's FUSE_INIT; `optional` are flags that are wanted if it has them. Returns the

@@ -248,8 +248,9 @@ fn a_mount_whose_server_is_gone_can_be_ended() {
     }
 }
 
-#[test]
-fn a_mount_that_was_detached_leaves_the_next_one_alone() {
+/// A mount whose server is gone is detached, and another one is mounted at its path. If the first is
+/// `over` by then, the second has its number.
+fn the_next_one_stays(over: bool) {
     let worlds = [World::new(), World::new()];
     let ports = [free_port(), free_port()];
     let servers = [worlds[0].serve(ports[0], &[]), worlds[1].serve(ports[1], &[])];
@@ -261,20 +262,33 @@ fn a_mount_that_was_detached_leaves_the_next_one_alone() {
         mount.wait_for_event(event::MOUNTED);
         mount
     };
+    let [server, other] = servers;
     let first = mount(0);
-    let open = fs::File::create(at.join("open")).unwrap();
+    let mut open = Some(fs::File::create(at.join("open")).unwrap());
+    // The first gives up, too, after some time.
+    server.kill();
     sh(Path::new("/"), &format!("umount -l {}", quoted(&at)));
+    if over {
+        open.take();
+    }
     let second = mount(1);
     fs::write(at.join("of the second"), b"x").unwrap();
-    // The server of the first mount is gone, too, so that mount gives up.
-    let [server, other] = servers;
-    server.kill();
     first.signal(Signal::TERM);
     first.ended();
     assert_eq!(fs::read(at.join("of the second")).unwrap(), b"x");
     drop(open);
     second.stop();
     other.stop();
+}
+
+#[test]
+fn a_mount_that_was_detached_leaves_the_next_one_alone() {
+    the_next_one_stays(false);
+}
+
+#[test]
+fn a_mount_that_is_over_leaves_the_next_one_alone_that_has_its_number() {
+    the_next_one_stays(true);
 }
 
 /// Somebody has a mount in a mount namespace of their own, as a container does.
