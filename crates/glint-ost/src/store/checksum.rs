@@ -11,7 +11,8 @@
 //! set for those that are damaged, of which there is at least one. They do not match their sums.
 //!
 //! Invariant: while a block is not touched its sum is carried over from one seal to the next
-//! ([`Sums::compute`]). So damage beside what was changed gets no sum that it matches.
+//! ([`Sums::compute`]). So damage beside what was changed gets no sum that it matches, and an object
+//! that lost its tail keeps the size that it should have.
 
 mod blocks;
 
@@ -27,9 +28,12 @@ const VERSION: u8 = 1;
 /// Version with a bit for each block.
 const VERSION_OF_DAMAGED: u8 = 2;
 const BLOCK_LOG2_MIN: u8 = 16;
-/// Checksums that fit beside the header in an attribute of 2 KiB, which every local file system
-/// takes; bits of damaged blocks are at most 63 bytes more.
-const BLOCKS_MAX: u64 = 500;
+/// Checksums that fit, with a bit for each, beside the header in an attribute of
+/// [`VALUE_BYTES_MAX`].
+const BLOCKS_MAX: u64 = 493;
+/// Bytes of an attribute that every local file system takes.
+const VALUE_BYTES_MAX: u64 = 2048;
+const _: () = assert!(14 + BLOCKS_MAX * 4 + BLOCKS_MAX.div_ceil(8) <= VALUE_BYTES_MAX);
 /// Blocks up to this size are read whole to check a part of them.
 const BLOCK_LOG2_WHOLE_MAX: u8 = 20;
 
@@ -73,17 +77,20 @@ impl Sums {
     /// Computes the sums of the first `size` bytes of a file: from those `before` of blocks that
     /// were not touched, from those of units that were taken as they were `written`, and from
     /// what `read` reads. What was damaged, and not overwritten, gets a sum that it does not match.
+    /// If blocks that were not touched lie behind `size`, that is the size no more: they are lost.
     pub(crate) fn compute(
         mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
         size: u64,
         written: &[Option<u32>],
         before: Option<&Sums>,
     ) -> io::Result<Sums> {
+        let there = size;
+        let size = before.map_or(size, |before| size.max(before.untouched_end()));
         let mut block_log2 = BLOCK_LOG2_MIN;
         while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
             block_log2 += 1;
         }
-        if let Some(before) = before.filter(|before| before.is_cut(size, block_log2)) {
+        if let Some(before) = before.filter(|before| before.is_cut(block_log2)) {
             before.find_damage(&mut read)?;
         }
         let (mut sums, mut damaged) = (Vec::new(), Vec::new());
@@ -106,6 +113,7 @@ impl Sums {
                 is_wrong |= before.is_some_and(|before| before.is_damaged_at(offset));
                 // Behind a kept block that was the last one, this is no multiple of a unit.
                 let unit_end = ((offset / UNIT_BYTES + 1) * UNIT_BYTES).min(end);
+                is_wrong |= unit_end > there;
                 let unit = written.get((offset / UNIT_BYTES) as usize);
                 sum = match unit.copied().flatten().filter(|_| unit_end - offset == UNIT_BYTES) {
                     Some(of_unit) => joined(sum, of_unit, UNIT_BYTES),
@@ -119,12 +127,16 @@ impl Sums {
         Ok(Sums::new(size, block_log2, sums, |index| damaged[index]))
     }
 
-    /// Whether blocks that were not touched end beyond `size`, or are larger than those to come:
-    /// their sums cannot be carried over.
-    fn is_cut(&self, size: u64, block_log2: u8) -> bool {
-        let is_kept = |index: &usize| !self.states.is_touched(*index);
-        let mut kept = (0..self.blocks()).filter(is_kept);
-        kept.any(|index| self.block_log2 > block_log2 || self.block(index).1 > size)
+    /// Whether blocks that were not touched are larger than those to come: their sums cannot be
+    /// carried over.
+    fn is_cut(&self, block_log2: u8) -> bool {
+        self.block_log2 > block_log2 && self.untouched_end() > 0
+    }
+
+    /// End of the last block that was not touched. A change that cuts blocks off touches them.
+    fn untouched_end(&self) -> u64 {
+        let last = (0..self.blocks()).rev().find(|index| !self.states.is_touched(*index));
+        last.map_or(0, |index| self.block(index).1)
     }
 
     /// The block that begins at `offset`, if its sum holds and it ends at `end` at the latest.
@@ -282,6 +294,15 @@ impl Sums {
             self.compare(index, sum)?;
         }
         Ok(())
+    }
+
+    /// Checks that the object may end at `offset`, where a read found its end: no block there or
+    /// behind was cut off but by a change.
+    pub(crate) fn check_end(&self, offset: u64) -> Result<(), Mismatch> {
+        let mut blocks = self.blocks_in((offset, self.size));
+        let is_lost =
+            |&index: &usize| !self.states.is_touched(index) && self.states.found_wrong(index);
+        blocks.find(is_lost).map_or(Ok(()), |index| Err(self.mismatch(index)))
     }
 
     /// Bytes of blocks that were not found right yet, though their sums hold, and of damaged ones.

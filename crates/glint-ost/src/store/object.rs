@@ -230,6 +230,9 @@ impl<F: DiskFile> ObjectFile<F> {
         let n = self.read_by(reading, buffer, offset)?;
         let mut range = (offset, offset.saturating_add(n as u64));
         let checked = match seal.sums() {
+            Some(sums) if n == 0 && !buffer.is_empty() => {
+                sums.check_end(offset).map_err(io::Error::from)
+            }
             Some(sums) => {
                 let read = |room: &mut [u8], at: u64| {
                     range = (range.0.min(at), range.1.max(at + room.len() as u64));

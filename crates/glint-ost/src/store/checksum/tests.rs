@@ -171,6 +171,38 @@ fn damaged_blocks_are_known_from_their_attribute() {
 }
 
 #[test]
+fn a_lost_tail_keeps_the_size_that_it_should_have() {
+    let (file, fd, data) = file(300_000);
+    let read = |room: &mut [u8], at| fd.read(room, at);
+    let before = Sums::compute(read, 300_000, &[], None).unwrap();
+    before.check_end(300_000).unwrap();
+    file.set_len(150_000).unwrap();
+    // The third block of five is partly there, and the fourth becomes a hole that is not.
+    before.touch((150_000, 210_000));
+    before.overwrite((150_000, 210_000));
+    assert_eq!(before.check_end(150_000).unwrap_err().from, 4 << 16);
+    let sums = Sums::compute(read, 150_000, &[], Some(&before)).unwrap();
+    assert_eq!((sums.size(), sums.encode()[0]), (300_000, 2));
+    let is_right = |at: usize| sums.check_read(read, at as u64, &data[at..=at]).is_ok();
+    assert!(is_right(0) && is_right(131_071) && !is_right(131_072) && !is_right(290_000));
+}
+
+#[test]
+fn an_attribute_with_damage_is_no_longer_than_every_file_system_takes() {
+    for blocks in [BLOCKS_MAX, BLOCKS_MAX + 7] {
+        let zeros = |room: &mut [u8], _: u64| {
+            room.fill(0);
+            Ok(room.len())
+        };
+        let sums = Sums::compute(zeros, blocks << BLOCK_LOG2_MIN, &[], None).unwrap();
+        assert!(sums.check_read(zeros, 0, &[1 << 7; 1 << 18]).is_err());
+        let value = sums.encode();
+        assert!(value[0] == 2 && value.len() as u64 <= VALUE_BYTES_MAX, "{}", value.len());
+        assert!(Sums::decode(&value).is_some());
+    }
+}
+
+#[test]
 fn a_block_that_matches_after_all_is_not_damaged_any_more() {
     let (file, fd, data) = file(100_000);
     let read = |room: &mut [u8], at| fd.read(room, at);

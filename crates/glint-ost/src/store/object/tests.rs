@@ -170,6 +170,49 @@ fn known_damage_ends_where_it_is_cut_off() {
 }
 
 #[test]
+fn a_lost_tail_is_not_read_and_not_sealed_as_right() {
+    const BLOCK: usize = 1 << 16;
+    let is_refused = |store: &ObjectStore<MemoryDisk>, at: usize| {
+        let file = store.file(OBJECT, None).unwrap().unwrap();
+        file.checked_read(at as u64, &mut [0], ReadMode::Waiting).is_err()
+    };
+    for is_known in [false, true] {
+        let (disk, store) = damaged();
+        store.write(OBJECT, 0, &[7; LEN], None, false).unwrap();
+        settle(&store);
+        assert!(store.check(OBJECT).unwrap().is_some());
+        // A byte of the fourth block of five is the last one.
+        disk.open(&path_of(OBJECT)).unwrap().set_size(3 * BLOCK as u64 + 1).unwrap();
+        let store = store_on(&disk);
+        for at in [3 * BLOCK, 3 * BLOCK + 1, LEN - 1] {
+            assert!(!is_known || is_refused(&store, at), "{at}");
+        }
+        assert!(is_read(&store, 10) && !is_refused(&store, LEN));
+        store.write(OBJECT, 0, &[8; 10], None, false).unwrap();
+        settle(&store);
+        for store in [&store, &store_on(&disk)] {
+            assert!(is_refused(store, 3 * BLOCK + 1) && is_refused(store, LEN - 1));
+            assert!(is_read(store, 10) && store.check(OBJECT).is_err());
+        }
+        // There are zeros where it was.
+        let store = store_on(&disk);
+        store.write(OBJECT, LEN as u64 - 10, &[7; 10], None, false).unwrap();
+        for _ in 0..2 {
+            assert!(is_refused(&store, 3 * BLOCK) && is_read(&store, 10));
+            settle(&store);
+        }
+        store.write(OBJECT, 3 * BLOCK as u64, &[7; LEN - 3 * BLOCK], None, false).unwrap();
+        settle(&store);
+        assert!(store_on(&disk).check(OBJECT).unwrap().is_some());
+        // What is cut off is not lost.
+        store.truncate(OBJECT, BLOCK as u64 + 1).unwrap();
+        assert!(!is_refused(&store, BLOCK + 1) && !is_refused(&store, LEN - 1));
+        settle(&store);
+        assert!(store.check(OBJECT).unwrap().is_some() && !is_refused(&store, LEN - 1));
+    }
+}
+
+#[test]
 fn what_is_marked_stays_so_over_changes_and_keeps_no_checksum_from_before() {
     let (disk, store) = damaged();
     assert!(!is_read(&store, FLIPPED) && is_read(&store, 10));
