@@ -45,6 +45,8 @@ pub enum DiskOperation {
     List,
     /// Writing.
     Write,
+    /// Setting an attribute.
+    SetAttribute,
     /// Bringing anything to stable storage.
     Sync,
 }
@@ -442,6 +444,10 @@ impl DiskFile for MemoryFile {
     }
 
     fn set_attribute(&self, name: &str, value: &[u8]) -> DiskResult<()> {
+        let mut state = self.state()?;
+        let path = state.file(self.file).path.clone();
+        state.fails(DiskOperation::SetAttribute, &path)?;
+        drop(state);
         self.change(Change::Attribute(name.to_owned(), Some(value.to_vec())))
     }
 

@@ -86,10 +86,7 @@ impl Sums {
     ) -> io::Result<Sums> {
         let there = size;
         let size = before.map_or(size, |before| size.max(before.untouched_end()));
-        let mut block_log2 = BLOCK_LOG2_MIN;
-        while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
-            block_log2 += 1;
-        }
+        let block_log2 = block_log2_of(size);
         if let Some(before) = before.filter(|before| before.is_cut(block_log2)) {
             before.find_damage(&mut read)?;
         }
@@ -131,6 +128,15 @@ impl Sums {
     /// carried over.
     fn is_cut(&self, block_log2: u8) -> bool {
         self.block_log2 > block_log2 && self.untouched_end() > 0
+    }
+
+    /// Bytes that are not read to compute the sums of the object, which now has this size.
+    pub(crate) fn kept_bytes(&self, size: u64) -> u64 {
+        if self.is_cut(block_log2_of(size)) {
+            return 0;
+        }
+        let kept = (0..self.blocks()).filter(|index| !self.states.is_touched(*index));
+        kept.map(|index| self.block(index)).map(|(from, to)| to - from).sum()
     }
 
     /// End of the last block that was not touched. A change that cuts blocks off touches them.
@@ -352,6 +358,15 @@ impl Sums {
         }
         Ok(())
     }
+}
+
+/// Size of the blocks of an object of this size.
+fn block_log2_of(size: u64) -> u8 {
+    let mut block_log2 = BLOCK_LOG2_MIN;
+    while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
+        block_log2 += 1;
+    }
+    block_log2
 }
 
 /// Sum of some bytes and `len` bytes behind them, whose sum is `unit`.

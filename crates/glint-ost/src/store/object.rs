@@ -13,6 +13,7 @@
 //!   blocks look right.
 
 mod handed;
+mod sealing;
 pub(crate) mod unreadable;
 
 use crate::disk::{DiskFile, DiskResult, Stat};
@@ -391,49 +392,6 @@ impl<F: DiskFile> ObjectFile<F> {
             Seal::Unreadable => Err(unreadable()),
             Seal::Open(_) | Seal::Leaving(_) | Seal::Unknown => Ok(None),
         }
-    }
-
-    /// The number of changes so far, once none is going on.
-    pub(crate) fn settled(&self) -> u64 {
-        let _no_writer = self.seal.write();
-        self.changes.load(Ordering::Acquire)
-    }
-
-    /// Puts the checksums on, if there were no changes beyond `changes`, all of which
-    /// are on stable storage. Returns whether it did.
-    pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
-        let before = match &*self.seal.read() {
-            Seal::Sealed(_) => return Ok(false),
-            // The change that ends that has it queued again.
-            Seal::Unreadable => {
-                self.is_queued.store(false, Ordering::Release);
-                return Ok(false);
-            }
-            seal => seal.sums().cloned(),
-        };
-        if self.may_change_unseen() {
-            return Ok(false);
-        }
-        let size = self.stat()?.size;
-        let (written, read) =
-            (self.written.sums(), |room: &mut [u8], at| self.read_adding_none(room, at));
-        let sums = Sums::compute(read, size, &written, before.as_deref())?;
-        let mut seal = self.seal.write();
-        if matches!(*seal, Seal::Unknown) {
-            // The object was closed since it changed, and opened again for this.
-            *seal = self.load()?;
-        }
-        if !matches!(*seal, Seal::Open(_) | Seal::Leaving(_))
-            || self.changes.load(Ordering::Acquire) != changes
-            || self.may_change_unseen()
-        {
-            return Ok(false);
-        }
-        self.file.set_attribute(ATTRIBUTE, &sums.encode())?;
-        self.is_queued.store(false, Ordering::Release);
-        self.written.reset();
-        *seal = Seal::Sealed(Arc::new(sums));
-        Ok(true)
     }
 
     /// When the object was last changed: modification, change.

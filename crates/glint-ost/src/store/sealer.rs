@@ -28,6 +28,11 @@ const ENTRIES_LEFT_MAX: usize = 1024;
 /// Bytes that a shutdown reads at most to seal the remaining objects.
 const LAST_BYTES_MAX: u64 = 4 << 30;
 
+/// Pause before an object is tried again whose checksums could not be put on: each try may read all
+/// of it. It is doubled each time.
+const PAUSE_FIRST: Duration = Duration::from_secs(10);
+const PAUSE_MAX: Duration = Duration::from_secs(320);
+
 struct Changed {
     /// Number of the entry.
     number: u64,
@@ -35,6 +40,40 @@ struct Changed {
     object: ObjectId,
     /// Number of its changes when it was last looked at.
     changes: u64,
+    pause: Option<Pause>,
+}
+
+/// Time in which an object is not tried again.
+#[derive(Clone, Copy)]
+struct Pause {
+    until: Instant,
+    length: Duration,
+}
+
+impl Pause {
+    /// A pause after this one, from now on.
+    fn after(before: Option<Pause>) -> Pause {
+        let length = before.map_or(PAUSE_FIRST, |before| PAUSE_MAX.min(before.length * 2));
+        Pause { until: clock::now() + length, length }
+    }
+}
+
+/// Objects that were taken from the queue and are put back in the end: no sooner, because they would
+/// be taken again at once.
+#[derive(Default)]
+struct PutBack {
+    /// Those of which not all may be on stable storage.
+    failed: Vec<(Changed, io::Error)>,
+    /// Those that lack nothing but their checksums.
+    unsealed: Vec<(Changed, io::Error)>,
+    pausing: Vec<Changed>,
+}
+
+impl PutBack {
+    /// Number of objects with which something failed.
+    fn failures(&self) -> usize {
+        self.failed.len() + self.unsealed.len()
+    }
 }
 
 /// An object that nobody changes any more, with the number of its changes.
@@ -64,11 +103,11 @@ struct SealQueue {
 }
 
 impl SealQueue {
-    fn push(&mut self, object: ObjectId, changes: u64) {
+    fn push(&mut self, object: ObjectId, changes: u64, pause: Option<Pause>) {
         self.numbers += 1;
         let (number, since) = (self.numbers, clock::now());
         self.last.insert(object, number);
-        self.entries.push_back(Changed { number, since, object, changes });
+        self.entries.push_back(Changed { number, since, object, changes, pause });
         // While nothing is sealed nobody takes them.
         if self.entries.len() > 2 * self.last.len() + ENTRIES_LEFT_MAX {
             let last = &self.last;
@@ -98,8 +137,13 @@ impl SealQueue {
 
     /// An object that was taken is to wait once more, if no change has queued it meanwhile.
     fn again(&mut self, entry: &Changed, changes: u64) {
+        self.again_after(entry, changes, None);
+    }
+
+    /// The same, after a pause.
+    fn again_after(&mut self, entry: &Changed, changes: u64, pause: Option<Pause>) {
         if self.is_last(entry) {
-            self.push(entry.object, changes);
+            self.push(entry.object, changes, pause);
         }
     }
 
@@ -134,7 +178,7 @@ impl Sealer {
     pub(crate) fn note(&self, object: ObjectId, first: Option<u64>) {
         self.touch();
         if let Some(changes) = first {
-            self.queue.lock().push(object, changes);
+            self.queue.lock().push(object, changes, None);
         }
     }
 }
@@ -143,40 +187,52 @@ impl<D: Disk> ObjectStore<D> {
     /// Brings all changes to stable storage and seals objects that nobody changed for `idle`, nor
     /// since the time `noted`; without that, as before an end of the process, also what was changed
     /// just now. To be called every commit interval, by one thread. An object that fails is tried again
-    /// after `idle`, and holds up no other; its error is returned.
+    /// after `idle`, and holds up no other; its error is returned. One that is on stable storage and
+    /// does not get its checksums is no error, and is tried again after a longer time.
     pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
-        let mut failed = Vec::new();
-        let mut settled = self.settle_others(idle, noted, &mut failed);
-        if let Some((entry, error)) = failed.first() {
-            let (object, objects) = (entry.object, failed.len());
+        let mut back = PutBack::default();
+        let mut settled = self.settle_others(idle, noted, &mut back);
+        if let Some((entry, error)) = back.failed.iter().chain(&back.unsealed).next() {
+            let (object, objects) = (entry.object, back.failures());
             tracing::warn!(
                 %error, %object, objects, path = %self.path().display(),
                 "could not seal objects; they are tried again"
             );
         }
-        // Not before: they would be taken again at once.
         let mut queue = self.sealer.queue.lock();
-        for (entry, error) in failed {
+        for (entry, error) in back.failed {
             queue.again(&entry, entry.changes);
             settled = settled.and(Err(error));
+        }
+        for (entry, _) in back.unsealed {
+            queue.again_after(&entry, entry.changes, Some(Pause::after(entry.pause)));
+        }
+        for entry in back.pausing {
+            queue.again_after(&entry, entry.changes, entry.pause);
         }
         settled
     }
 
-    /// [`ObjectStore::settle`] but for objects that fail, which are taken from the queue into `failed`.
+    /// [`ObjectStore::settle`] but for objects that are taken from the queue to be put `back`.
     fn settle_others(
         &self,
         idle: Duration,
         noted: Option<Instant>,
-        failed: &mut Vec<(Changed, io::Error)>,
+        back: &mut PutBack,
     ) -> io::Result<()> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         let begun = clock::now();
         loop {
             let mut quiet: Vec<Quiet<D::File>> = Vec::new();
-            while !self.sealer.is_held() && quiet.len() < batch && failed.len() < BATCH_MAX {
+            while !self.sealer.is_held() && quiet.len() < batch && back.failures() < BATCH_MAX {
                 let next = self.sealer.queue.lock().next(idle, noted);
                 let Some(entry) = next else { break };
+                // Before the end each has one more try.
+                let pauses = |pause: Pause| noted.is_some() && clock::now() < pause.until;
+                if entry.pause.is_some_and(pauses) {
+                    back.pausing.push(entry);
+                    continue;
+                }
                 let file = match self.file(entry.object, None) {
                     Ok(Some(file)) => file,
                     Ok(None) => {
@@ -184,7 +240,7 @@ impl<D: Disk> ObjectStore<D> {
                         continue;
                     }
                     Err(error) => {
-                        failed.push((entry, error));
+                        back.failed.push((entry, error));
                         continue;
                     }
                 };
@@ -195,7 +251,7 @@ impl<D: Disk> ObjectStore<D> {
                 if changes == entry.changes || is_opened || noted.is_none() {
                     match file.keep_mtime() {
                         Ok(()) => quiet.push(Quiet { entry, file, changes }),
-                        Err(error) => failed.push((entry, error)),
+                        Err(error) => back.failed.push((entry, error)),
                     }
                 } else {
                     self.sealer.queue.lock().again(&entry, changes);
@@ -211,21 +267,17 @@ impl<D: Disk> ObjectStore<D> {
             }
             for Quiet { entry, file, changes } in quiet {
                 let sealed = file.seal(changes);
-                // It changed meanwhile, which was not its first change since the last seal and so not
-                // noted; or it is sealed, and this ends here.
-                match file.settled() {
-                    now if now != changes && matches!(sealed, Ok(false)) => {
+                match (sealed, file.settled()) {
+                    (Err(error), _) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
+                        back.unsealed.push((Changed { changes, ..entry }, error));
+                    }
+                    // It changed meanwhile, which was not its first change since the last seal and
+                    // so not noted.
+                    (Ok(false), now) if now != changes => {
                         self.sealer.queue.lock().again(&entry, now);
                     }
+                    // It is sealed, or never is.
                     _ => self.sealer.queue.lock().done(&entry),
-                }
-                match sealed {
-                    Ok(_) => {}
-                    Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-                    Err(error) => tracing::warn!(
-                        %error, path = %self.path().display(),
-                        "could not seal an object; it has no checksum yet"
-                    ),
                 }
             }
             // What was synced is to be said: the rest has the next interval.
@@ -255,12 +307,17 @@ impl<D: Disk> ObjectStore<D> {
     pub fn settle_last(&self) -> io::Result<()> {
         let mut left = LAST_BYTES_MAX;
         let mut fits = |changed: &Changed| {
-            let size = self.stat(changed.object).ok().flatten().map_or(0, |stat| stat.size);
-            let fits = size <= left;
-            left = left.saturating_sub(size);
+            let file = self.file(changed.object, None).ok().flatten();
+            let bytes = file.and_then(|file| file.bytes_to_seal().ok()).unwrap_or(0);
+            let fits = bytes <= left;
+            left -= if fits { bytes } else { 0 };
             fits
         };
-        self.sealer.queue.lock().entries.retain(&mut fits);
+        let mut queue = self.sealer.queue.lock();
+        let SealQueue { entries, last, .. } = &mut *queue;
+        let is_last = |entry: &Changed| last.get(&entry.object) == Some(&entry.number);
+        entries.retain(|entry| is_last(entry) && fits(entry));
+        drop(queue);
         self.settle(Duration::ZERO, None)
     }
 
@@ -293,13 +350,86 @@ impl<D: Disk> ObjectStore<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
+    use crate::store::object::ReadMode;
     use glint_proto::Ino;
+    use std::path::Path;
+
+    fn object(ino: u64) -> ObjectId {
+        ObjectId { ino: Ino(ino), stripe: 0 }
+    }
+
+    fn store_on(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
+        ObjectStore::on(disk.clone(), Path::new("ost"), 4, Arc::default())
+    }
+
+    #[test]
+    fn an_object_that_does_not_get_its_checksums_is_tried_again() {
+        let disk = MemoryDisk::default();
+        let store = store_on(&disk);
+        for (ino, operation) in [(1, DiskOperation::Read), (3, DiskOperation::SetAttribute)] {
+            for ino in [ino, ino + 1] {
+                store.write(object(ino), 0, b"data", None, false).unwrap();
+            }
+            disk.fail(Fault::new(operation, &path_of(object(ino)), libc::ENOSPC, 1));
+            // All is on stable storage.
+            store.settle(Duration::ZERO, None).unwrap();
+            assert!(!store.is_sealed(object(ino)) && store.is_sealed(object(ino + 1)));
+            store.settle(Duration::ZERO, None).unwrap();
+            assert!(store.is_sealed(object(ino)));
+        }
+    }
+
+    #[test]
+    fn checksums_that_cannot_be_put_on_hold_all_the_same_and_wait_for_a_while() {
+        let disk = MemoryDisk::default();
+        let store = store_on(&disk);
+        let path = path_of(object(1));
+        store.write(object(1), 0, b"data", None, false).unwrap();
+        disk.fail(Fault::new(DiskOperation::SetAttribute, &path, libc::ENOSPC, 1));
+        let settle = || {
+            let noted = clock::now() + Duration::from_secs(1);
+            store.settle(Duration::ZERO, Some(noted)).unwrap();
+            store.is_sealed(object(1))
+        };
+        assert!(!settle() && !settle());
+        disk.open(&path).unwrap().write(b"rot!", 0).unwrap();
+        let file = store.file(object(1), None).unwrap().unwrap();
+        assert!(file.checked_read(0, &mut [0; 4], ReadMode::Waiting).is_err());
+        assert_eq!(file.bytes_to_seal(), Ok(0));
+        store.settle(Duration::ZERO, None).unwrap();
+        assert!(store.is_sealed(object(1)) && store.check(object(1)).is_err());
+    }
+
+    #[test]
+    fn before_the_end_large_objects_are_sealed_of_which_little_has_changed() {
+        const BLOCK: u64 = 1 << 24;
+        let size = LAST_BYTES_MAX + (1 << 30);
+        let disk = MemoryDisk::default();
+        let file = disk.create(&path_of(object(1))).unwrap();
+        file.set_size(size).unwrap();
+        let mut sums = vec![1, 24];
+        sums.extend_from_slice(&size.to_le_bytes());
+        let zeros = crc32c::crc32c(&vec![0; BLOCK as usize]);
+        (0..size / BLOCK).for_each(|_| sums.extend_from_slice(&zeros.to_le_bytes()));
+        sums.extend_from_slice(&crc32c::crc32c(&sums).to_le_bytes());
+        file.set_attribute(ATTRIBUTE, &sums).unwrap();
+
+        let store = store_on(&disk);
+        store.write(object(1), 10, b"data", None, false).unwrap();
+        // One that is too large, and one behind it.
+        store.truncate(object(2), size).unwrap();
+        store.write(object(3), 0, b"data", None, false).unwrap();
+        store.settle_last().unwrap();
+        assert!(store.is_sealed(object(1)) && store.is_sealed(object(3)));
+        assert!(!store.is_sealed(object(2)));
+    }
 
     #[test]
     fn objects_that_change_again_and_again_while_nothing_is_sealed_do_not_pile_up() {
         let mut queue = SealQueue::default();
         for changes in 0..100_000 {
-            queue.push(ObjectId { ino: Ino(changes % 10), stripe: 0 }, changes);
+            queue.push(ObjectId { ino: Ino(changes % 10), stripe: 0 }, changes, None);
         }
         assert!(queue.entries.len() <= 20 + ENTRIES_LEFT_MAX, "{}", queue.entries.len());
         let taken = std::iter::from_fn(|| queue.next(Duration::ZERO, None));
