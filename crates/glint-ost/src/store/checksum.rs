@@ -193,6 +193,17 @@ impl Sums {
         Ok(())
     }
 
+    /// Whether these are the sums of the same bytes, whatever is known of their blocks.
+    pub(crate) fn are_as(&self, other: &Sums) -> bool {
+        let parts = |sums: &Sums| (sums.size, sums.block_log2);
+        parts(self) == parts(other) && self.sums == other.sums
+    }
+
+    /// A block did not match its sum here. Returns whether that is damage.
+    pub(crate) fn found_damaged(&self, index: usize) -> bool {
+        self.states.found_wrong(index)
+    }
+
     fn mismatch(&self, index: usize) -> Mismatch {
         let (from, to) = self.block(index);
         Mismatch { from, to }

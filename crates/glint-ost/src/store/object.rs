@@ -13,6 +13,7 @@
 //!   blocks look right.
 
 mod handed;
+mod noted;
 mod sealing;
 pub(crate) mod unreadable;
 
@@ -350,7 +351,9 @@ impl<F: DiskFile> ObjectFile<F> {
         reading: ReadMode,
     ) -> io::Result<usize> {
         let seal = self.known_seal()?;
-        self.read_sealed(&seal, reading, offset, buffer)
+        let read = self.read_sealed(&seal, reading, offset, buffer);
+        drop(seal);
+        self.noting(read)
     }
 
     /// The seal, which is looked at if it was not yet.
@@ -374,7 +377,8 @@ impl<F: DiskFile> ObjectFile<F> {
         if matches!(*seal, Seal::Unknown) {
             return Err(Errno::AGAIN.into());
         }
-        self.read_sealed(&seal, ReadMode::InMemory, offset, buffer)
+        let read = self.read_sealed(&seal, ReadMode::InMemory, offset, buffer);
+        read.map_err(noted::without_waiting)
     }
 
     /// Compares all data with its checksums. Returns these, if it has any.

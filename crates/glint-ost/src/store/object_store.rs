@@ -467,7 +467,9 @@ impl<D: Disk> ObjectStore<D> {
 
     /// Compares some more. May take long, where the disk does.
     pub fn scrub(&self) -> ScrubStep {
-        self.scrubber.step(&self.disk, &self.passing, &self.path)
+        self.scrubber.step(&self.disk, &self.passing, &self.path, |object, compared, index| {
+            self.note_scrubbed(object, compared, index);
+        })
     }
 
     /// How far that is, and what was found.

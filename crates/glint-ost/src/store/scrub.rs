@@ -7,7 +7,8 @@
 //!   are still there after it, in two readings (`pass.rs`).
 //! - Pages in memory do not count, and none stay behind: bytes come from the disk where it can be
 //!   told so ([`Disk::open_uncached`]).
-//! - Nobody waits for it: no lock of an object is taken, and no open file of the store.
+//! - Nobody waits for it: no lock of an object is taken, and no open file of the store, but to note
+//!   damage that was found (`object/noted.rs`).
 //! - A pass ends: it looks into each directory once, and goes on behind what it cannot read.
 //! - Damage that was found is forgotten only when a later look at its object finds none, or at the
 //!   end of a pass from the first directory to the last in which the object did not appear.
@@ -18,13 +19,14 @@ mod pass;
 mod tests;
 
 use crate::disk::{Disk, DiskFile};
-use crate::store::object_store::path_of;
+use crate::store::checksum::Sums;
+use crate::store::object_store::{ObjectStore, path_of};
 use crate::store::passing::Passing;
 use glint_proto::limits::{SCRUB_DAMAGE_KEPT_MAX, SCRUB_LOG_LINES_MAX};
 use glint_proto::{ObjectId, Timestamp};
 use glint_telemetry::event;
 use parking_lot::Mutex;
-use pass::{Outcome, Pass, Verdict};
+use pass::{Outcome, Pass, Verdict, WrongBlock};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -213,12 +215,13 @@ impl<F: DiskFile> Scrubber<F> {
     }
 
     /// Goes on with the pass that is under way, by a chunk of an object at most. `path` names the
-    /// OST.
+    /// OST. A block that is damaged is told to `note`.
     pub(crate) fn step(
         &self,
         disk: &impl Disk<File = F>,
         passing: &Passing,
         path: &Path,
+        note: impl Fn(ObjectId, &Sums, usize),
     ) -> ScrubStep {
         let mut held = self.pass.lock();
         let number = {
@@ -233,6 +236,9 @@ impl<F: DiskFile> Scrubber<F> {
         let mut pass =
             held.take().filter(|pass| pass.number == number).unwrap_or_else(|| Pass::new(number));
         let outcome = pass.step(disk, passing);
+        if let Outcome::Object { object, wrong: Some(WrongBlock { sums, index }), .. } = &outcome {
+            note(*object, sums, *index);
+        }
         let mut progress = self.progress.lock();
         if progress.pass != number {
             // The pass was stopped, and a new one begun, which looks at everything.
@@ -248,7 +254,7 @@ impl<F: DiskFile> Scrubber<F> {
                 progress.note_not_compared(&name, &error.to_string(), path);
                 0
             }
-            Outcome::Object { object, bytes, verdict } => {
+            Outcome::Object { object, bytes, verdict, .. } => {
                 progress.note(object, verdict, path);
                 bytes
             }
@@ -257,5 +263,20 @@ impl<F: DiskFile> Scrubber<F> {
         progress.report.bytes += bytes;
         *held = Some(pass);
         ScrubStep::Read(bytes)
+    }
+}
+
+impl<D: Disk> ObjectStore<D> {
+    /// Has it known to who opens the object, or has it open, that a block is damaged. Who cannot be
+    /// told finds it anew.
+    pub(super) fn note_scrubbed(&self, object: ObjectId, compared: &Sums, index: usize) {
+        let file = self.file(object, None);
+        let noted = file.and_then(|file| match file {
+            Some(file) => file.note_scrubbed(compared, index),
+            None => Ok(()),
+        });
+        if let Err(error) = noted {
+            tracing::warn!(%error, %object, "could not note that an object is damaged");
+        }
     }
 }

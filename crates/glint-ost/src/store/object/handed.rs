@@ -27,13 +27,16 @@ impl<F: DiskFile> ObjectFile<F> {
     pub(crate) fn check_next(&self, stays: bool) -> io::Result<bool> {
         let stays = stays && !self.passes()?;
         let reading = if stays { ReadMode::Waiting } else { ReadMode::AddingNone };
-        match &*self.known_seal()? {
+        let seal = self.known_seal()?;
+        let checked = match &*seal {
             Seal::Unreadable => Err(unreadable()),
             seal => match seal.sums() {
                 Some(sums) => sums.check_next(|room, at| self.read_by(reading, room, at)),
                 None => Ok(false),
             },
-        }
+        };
+        drop(seal);
+        self.noting(checked)
     }
 
     /// Whether bytes may change that nobody says.

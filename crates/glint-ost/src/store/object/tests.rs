@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::disk::Disk;
-use crate::disk::memory::MemoryDisk;
+use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use crate::store::object_store::{ObjectStore, path_of};
 use crate::store::passing::ObjectCache;
+use crate::store::scrub::ScrubStep;
 use glint_proto::{Ino, ObjectId};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -146,6 +147,59 @@ fn known_damage_stays_until_all_of_its_block_is_overwritten() {
     assert!(is_read(&store, FLIPPED) && is_read(&store, 70_000));
     settle(&store);
     assert!(store_on(&disk).check(OBJECT).unwrap().is_some());
+}
+
+#[test]
+fn damage_that_was_found_is_known_when_the_object_is_opened_again() {
+    let scrub = |store: &ObjectStore<MemoryDisk>| {
+        store.begin_scrub();
+        while store.scrub() != ScrubStep::Ended {}
+        assert_eq!(store.scrub_report().damaged, 1);
+    };
+    let is_found_again = |disk: &MemoryDisk, store: &ObjectStore<MemoryDisk>| {
+        store.write(OBJECT, 70_000, &[8; 10], None, false).unwrap();
+        assert!(!is_read(store, FLIPPED) && is_read(store, 10));
+        settle(store);
+        assert!(!is_read(&store_on(disk), FLIPPED) && store.check(OBJECT).is_err());
+    };
+    let (disk, store) = damaged();
+    assert!(!is_read(&store, FLIPPED));
+    is_found_again(&disk, &store_on(&disk));
+    // By a scrub, and who has it open knows it, too.
+    for is_open in [true, false] {
+        let (disk, store) = damaged();
+        assert!(is_read(&store, 10));
+        scrub(&store);
+        is_found_again(&disk, &if is_open { store } else { store_on(&disk) });
+    }
+    // Somebody reads it between the two readings of a scrub.
+    let (disk, store) = damaged();
+    store.begin_scrub();
+    while store.scrub_report().bytes < 131_072 {
+        store.scrub();
+    }
+    assert!(!is_read(&store, FLIPPED));
+    while store.scrub() != ScrubStep::Ended {}
+    assert_eq!(store.scrub_report().damaged, 1);
+    is_found_again(&disk, &store_on(&disk));
+}
+
+#[test]
+fn damage_that_cannot_be_noted_is_an_error_all_the_same() {
+    let (disk, store) = damaged();
+    let path = path_of(OBJECT);
+    disk.fail(Fault::new(DiskOperation::SetAttribute, &path, libc::EROFS, u32::MAX));
+    assert!(!is_read(&store, FLIPPED) && !is_read(&store, FLIPPED) && is_read(&store, 10));
+    assert!(store_on(&disk).file(OBJECT, None).unwrap().unwrap().check_next(true).unwrap());
+    disk.heal();
+    // By who reads what is in memory, it is noted by who waits.
+    let file = store.file(OBJECT, None).unwrap().unwrap();
+    let at_once = file.read_at_once(FLIPPED, &mut [0]).unwrap_err();
+    assert_eq!(at_once.raw_os_error(), Some(libc::EAGAIN));
+    assert!(!is_read(&store, FLIPPED));
+    let store = store_on(&disk);
+    store.write(OBJECT, 70_000, &[8; 10], None, false).unwrap();
+    assert!(!is_read(&store, FLIPPED));
 }
 
 #[test]

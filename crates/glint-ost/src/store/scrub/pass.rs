@@ -41,11 +41,17 @@ pub(super) struct Pass<F> {
 /// Result of one step of a pass.
 pub(super) enum Outcome {
     /// Some bytes of an object were read.
-    Object { object: ObjectId, bytes: u64, verdict: Verdict },
+    Object { object: ObjectId, bytes: u64, verdict: Verdict, wrong: Option<WrongBlock> },
     /// A directory, by its path, could not be listed: its objects are not known.
     Unlisted(String, io::Error),
     /// There is nothing more.
     End,
+}
+
+/// A block that does not match its checksum, in two readings.
+pub(super) struct WrongBlock {
+    pub(super) sums: Sums,
+    pub(super) index: usize,
 }
 
 /// Result of checking an object.
@@ -93,6 +99,8 @@ struct Reading<F> {
     sum: u32,
     /// Whether the block did not match and is read for the second time.
     is_second: bool,
+    /// Whether it did not match then, either.
+    is_wrong: bool,
 }
 
 fn stored_sums(file: &impl DiskFile) -> Result<Vec<u8>, Errno> {
@@ -133,13 +141,16 @@ impl<F: DiskFile> Reading<F> {
             at: 0,
             sum: 0,
             is_second: false,
+            is_wrong: false,
         })
     }
 
     /// The verdict, if the object still has the checksums that it is about.
     fn unless_changed(&self, verdict: Verdict) -> Verdict {
+        // Who finds damage meanwhile notes it there.
+        let is_same = |now: &[u8]| Sums::decode(now).is_some_and(|now| now.are_as(&self.sums));
         match stored_sums(&self.file) {
-            Ok(now) if now == self.stored => verdict,
+            Ok(now) if now == self.stored || is_same(&now) => verdict,
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Verdict::Changing,
             Err(errno) => Verdict::failed("reading its checksums", errno),
         }
@@ -215,7 +226,9 @@ impl<F: DiskFile> Reading<F> {
         }
         if self.sum != self.sums.expected(self.block) {
             let reason = format!("bytes {from}..{to} do not match their checksum");
-            return (n as u64, self.mismatch(reason));
+            let verdict = self.mismatch(reason);
+            self.is_wrong = matches!(verdict, Verdict::Damaged(_));
+            return (n as u64, verdict);
         }
         (self.block, self.at, self.sum, self.is_second) = (self.block + 1, to, 0, false);
         let is_last = self.block == self.sums.blocks();
@@ -280,7 +293,9 @@ impl<F: DiskFile> Pass<F> {
                 };
                 match Reading::open(disk, object) {
                     Ok(reading) => reading,
-                    Err(verdict) => return Outcome::Object { object, bytes: 0, verdict },
+                    Err(verdict) => {
+                        return Outcome::Object { object, bytes: 0, verdict, wrong: None };
+                    }
                 }
             }
         };
@@ -288,9 +303,12 @@ impl<F: DiskFile> Pass<F> {
         let (bytes, verdict) =
             reading.read(disk, passing, &mut self.buffer[unaligned..][..CHUNK_BYTES]);
         let object = reading.object;
+        let mut wrong = None;
         if let Verdict::More = verdict {
             self.reading = Some(reading);
+        } else if reading.is_wrong {
+            wrong = Some(WrongBlock { sums: reading.sums, index: reading.block });
         }
-        Outcome::Object { object, bytes, verdict }
+        Outcome::Object { object, bytes, verdict, wrong }
     }
 }
