@@ -209,6 +209,11 @@ impl Sums {
         Mismatch { from, to }
     }
 
+    /// Whether any block is damaged.
+    pub(crate) fn has_damage(&self) -> bool {
+        (0..self.blocks()).any(|index| self.states.is_damaged(index))
+    }
+
     /// Size of the object when it was sealed.
     pub(crate) fn size(&self) -> u64 {
         self.size
@@ -217,7 +222,7 @@ impl Sums {
     /// As the value of the attribute.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let is_damaged = |index: &usize| self.states.is_damaged(*index);
-        let has_damage = (0..self.blocks()).any(|index| is_damaged(&index));
+        let has_damage = self.has_damage();
         let version = if has_damage { VERSION_OF_DAMAGED } else { VERSION };
         let mut value = vec![version, self.block_log2];
         value.extend_from_slice(&self.size.to_le_bytes());

@@ -15,6 +15,7 @@ use crate::disk::{Disk, DiskFile, DiskResult, DiskTask, LocalDisk};
 use crate::error::OstError;
 use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
+use crate::store::checksum::Sums;
 use crate::store::files::Files;
 use crate::store::object::unreadable::unreadable;
 use crate::store::object::{ObjectFile, Touches};
@@ -467,9 +468,10 @@ impl<D: Disk> ObjectStore<D> {
 
     /// Compares some more. May take long, where the disk does.
     pub fn scrub(&self) -> ScrubStep {
-        self.scrubber.step(&self.disk, &self.passing, &self.path, |object, compared, index| {
-            self.note_scrubbed(object, compared, index);
-        })
+        let note =
+            |object: ObjectId, sums: &Sums, index: usize| self.note_scrubbed(object, sums, index);
+        let is_damaged = |object| self.has_damage(object);
+        self.scrubber.step(&self.disk, &self.passing, &self.path, note, is_damaged)
     }
 
     /// How far that is, and what was found.

@@ -10,8 +10,9 @@
 //! - Nobody waits for it: no lock of an object is taken, and no open file of the store, but to note
 //!   damage that was found (`object/noted.rs`).
 //! - A pass ends: it looks into each directory once, and goes on behind what it cannot read.
-//! - Damage that was found is forgotten only when a later look at its object finds none, or at the
-//!   end of a pass from the first directory to the last in which the object did not appear.
+//! - Damage that was found is forgotten only when a later look at its object finds none, when the
+//!   object is gone, or at the end of a pass from the first directory to the last in which it did
+//!   not appear. Of an object that is being changed, the look is at what is known of its blocks.
 //! - What is kept and logged of a pass is bounded, however much is damaged; all of it is counted.
 
 mod pass;
@@ -89,14 +90,25 @@ struct Progress {
     report: ScrubReport,
     /// Number of the pass.
     pass: u64,
-    /// Damaged objects, with the pass that found each last: this one or, of objects that it has not
-    /// come to yet, the one before.
-    found: BTreeMap<ObjectId, (u64, String)>,
+    /// Damaged objects.
+    found: BTreeMap<ObjectId, FoundDamage>,
     /// Number of damaged objects for which `found` had no room, in this pass and the one before.
     more: u64,
     more_before: u64,
     /// Lines of the log that this pass wanted.
     lines: u64,
+}
+
+/// What is known of a damaged object.
+struct FoundDamage {
+    /// Number of the last pass that found it so.
+    pass: u64,
+    /// Number of the last pass that came to it: this one or, if that is still to come, the one
+    /// before.
+    seen: u64,
+    /// The damage is in a block, and noted there.
+    is_noted: bool,
+    reason: String,
 }
 
 impl<F> Default for Scrubber<F> {
@@ -117,7 +129,7 @@ impl Progress {
     }
 
     /// Remembers an object that is damaged. `path` names the OST.
-    fn note_damage(&mut self, object: ObjectId, reason: String, path: &Path) {
+    fn note_damage(&mut self, object: ObjectId, reason: String, is_noted: bool, path: &Path) {
         let is_known = self.found.contains_key(&object);
         if !is_known && self.logs(path) {
             let path = path.join("objects").join(path_of(object));
@@ -126,7 +138,8 @@ impl Progress {
                 "an object is damaged; restore its file from a copy");
         }
         if is_known || self.found.len() < SCRUB_DAMAGE_KEPT_MAX {
-            self.found.insert(object, (self.pass, reason));
+            let found = FoundDamage { pass: self.pass, seen: self.pass, is_noted, reason };
+            self.found.insert(object, found);
         } else {
             self.more += 1;
         }
@@ -144,32 +157,47 @@ impl Progress {
         }
     }
 
-    /// Takes up what became of an object.
-    fn note(&mut self, object: ObjectId, verdict: Verdict, path: &Path) {
-        match verdict {
+    /// Takes up what became of an object: if that is damage, whether it `is_noted` in a block, and
+    /// if it could not be compared while it changes, whether what was found before `stays`.
+    fn note(
+        &mut self,
+        object: ObjectId,
+        verdict: Verdict,
+        (is_noted, stays): (bool, bool),
+        path: &Path,
+    ) {
+        let stays = match verdict {
             Verdict::More => return,
             Verdict::Damaged(reason) => {
                 self.report.objects += 1;
-                return self.note_damage(object, reason, path);
+                return self.note_damage(object, reason, is_noted, path);
             }
             Verdict::NotCompared(reason) => {
-                // Nothing new is known of it, so damage found before stays.
-                if let Some((number, _)) = self.found.get_mut(&object) {
-                    *number = self.pass;
-                }
-                return self.note_not_compared(&path_of(object), &reason, path);
+                self.note_not_compared(&path_of(object), &reason, path);
+                true
             }
-            Verdict::Right => self.report.objects += 1,
-            Verdict::Unsealed => self.report.unsealed += 1,
-            Verdict::Changing => {}
+            Verdict::Right => {
+                self.report.objects += 1;
+                false
+            }
+            Verdict::Unsealed => {
+                self.report.unsealed += 1;
+                stays
+            }
+            Verdict::Changing => stays,
+            Verdict::Gone => false,
+        };
+        if !stays {
+            self.found.remove(&object);
+        } else if let Some(found) = self.found.get_mut(&object) {
+            found.seen = self.pass;
         }
-        self.found.remove(&object);
     }
 
     /// Ends the pass.
     fn end<F: DiskFile>(&mut self, pass: &Pass<F>, path: &Path) {
         // Of other numbers, the objects are gone, but in directories that nobody saw.
-        self.found.retain(|object, (number, _)| *number == pass.number || !pass.lists(*object));
+        self.found.retain(|object, found| found.seen == pass.number || !pass.lists(*object));
         self.more_before = 0;
         let report = &mut self.report;
         (report.is_running, report.done) = (false, 1.0);
@@ -202,10 +230,10 @@ impl<F: DiskFile> Scrubber<F> {
     /// How far it is.
     pub(crate) fn report(&self) -> ScrubReport {
         let progress = self.progress.lock();
-        let told = |(object, (pass, reason)): (&ObjectId, &(u64, String))| Damage {
+        let told = |(object, found): (&ObjectId, &FoundDamage)| Damage {
             object: *object,
-            reason: reason.clone(),
-            pass: *pass,
+            reason: found.reason.clone(),
+            pass: found.pass,
         };
         ScrubReport {
             damaged: progress.found.len() as u64 + progress.more.max(progress.more_before),
@@ -215,13 +243,15 @@ impl<F: DiskFile> Scrubber<F> {
     }
 
     /// Goes on with the pass that is under way, by a chunk of an object at most. `path` names the
-    /// OST. A block that is damaged is told to `note`.
+    /// OST. A block that is damaged is told to `note`; `is_damaged` knows it of objects that are
+    /// being changed.
     pub(crate) fn step(
         &self,
         disk: &impl Disk<File = F>,
         passing: &Passing,
         path: &Path,
         note: impl Fn(ObjectId, &Sums, usize),
+        is_damaged: impl Fn(ObjectId) -> bool,
     ) -> ScrubStep {
         let mut held = self.pass.lock();
         let number = {
@@ -236,9 +266,18 @@ impl<F: DiskFile> Scrubber<F> {
         let mut pass =
             held.take().filter(|pass| pass.number == number).unwrap_or_else(|| Pass::new(number));
         let outcome = pass.step(disk, passing);
-        if let Outcome::Object { object, wrong: Some(WrongBlock { sums, index }), .. } = &outcome {
-            note(*object, sums, *index);
-        }
+        // Without the progress: both may wait for the disk.
+        let stays = match &outcome {
+            Outcome::Object { object, wrong: Some(WrongBlock { sums, index }), .. } => {
+                note(*object, sums, *index);
+                true
+            }
+            Outcome::Object { object, verdict: Verdict::Unsealed | Verdict::Changing, .. } => {
+                let found = self.progress.lock().found.get(object).map(|found| found.is_noted);
+                found.is_some_and(|is_noted| !is_noted || is_damaged(*object))
+            }
+            Outcome::Object { .. } | Outcome::Unlisted(..) | Outcome::End => false,
+        };
         let mut progress = self.progress.lock();
         if progress.pass != number {
             // The pass was stopped, and a new one begun, which looks at everything.
@@ -254,8 +293,8 @@ impl<F: DiskFile> Scrubber<F> {
                 progress.note_not_compared(&name, &error.to_string(), path);
                 0
             }
-            Outcome::Object { object, bytes, verdict, .. } => {
-                progress.note(object, verdict, path);
+            Outcome::Object { object, bytes, verdict, wrong } => {
+                progress.note(object, verdict, (wrong.is_some(), stays), path);
                 bytes
             }
         };
@@ -267,6 +306,12 @@ impl<F: DiskFile> Scrubber<F> {
 }
 
 impl<D: Disk> ObjectStore<D> {
+    /// Whether blocks of an object are known to be damaged, or that is not known.
+    pub(super) fn has_damage(&self, object: ObjectId) -> bool {
+        let file = self.file(object, None);
+        file.and_then(|file| file.map_or(Ok(false), |file| file.has_damage())).unwrap_or(true)
+    }
+
     /// Has it known to who opens the object, or has it open, that a block is damaged. Who cannot be
     /// told finds it anew.
     pub(super) fn note_scrubbed(&self, object: ObjectId, compared: &Sums, index: usize) {

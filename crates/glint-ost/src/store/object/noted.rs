@@ -1,5 +1,5 @@
-//! Damage that was found is noted with the checksums on the disk: who opens the object next knows it,
-//! whatever is written into a part of the block before somebody reads it again.
+//! Damage that was found is noted with the checksums on the disk: who opens the object next knows
+//! it, whatever is written into a part of the block before somebody reads it again.
 //!
 //! Invariant: it is noted with nobody else at the seal, and only while the checksums are on that it
 //! was compared with. While they are off it is known here, and noted when the object is sealed.
@@ -36,6 +36,14 @@ impl<F: DiskFile> ObjectFile<F> {
         Ok(())
     }
 
+    /// Whether any of it is known to be damaged.
+    pub(crate) fn has_damage(&self) -> io::Result<bool> {
+        Ok(match &*self.known_seal()? {
+            Seal::Unreadable => true,
+            seal => seal.sums().is_some_and(|sums| sums.has_damage()),
+        })
+    }
+
     /// Puts the checksums on as they are known now.
     fn note_damage(&self) {
         let seal = self.seal.write();
@@ -55,8 +63,8 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 }
 
-/// The error of reading what is in memory, by who does not wait. Damage is noted on the disk, by who
-/// waits and finds it once more.
+/// The error of reading what is in memory, by who does not wait. Damage is noted on the disk, by
+/// who waits and finds it once more.
 pub(super) fn without_waiting(error: io::Error) -> io::Error {
     if is_mismatch(&error) { Errno::AGAIN.into() } else { error }
 }

@@ -60,8 +60,10 @@ pub(super) enum Verdict {
     More,
     /// Right in all of its bytes.
     Right,
-    /// Changing just now, or gone.
+    /// Changing just now.
     Changing,
+    /// Not there any more.
+    Gone,
     /// Without checksums.
     Unsealed,
     /// Not to be read now, for a reason that says nothing about it.
@@ -115,7 +117,7 @@ impl<F: DiskFile> Reading<F> {
     fn open(disk: &impl Disk<File = F>, object: ObjectId) -> Result<Reading<F>, Verdict> {
         let file = match disk.open_uncached(&path_of(object)) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Err(Verdict::Changing),
+            Err(Errno::NOENT) => return Err(Verdict::Gone),
             Err(errno) => return Err(Verdict::failed("opening it", errno)),
         };
         let stored = match stored_sums(&file) {
@@ -176,7 +178,7 @@ impl<F: DiskFile> Reading<F> {
                 (self.file, self.is_cached) = (file, true);
                 Verdict::More
             }
-            Err(Errno::NOENT) => Verdict::Changing,
+            Err(Errno::NOENT) => Verdict::Gone,
             Err(errno) => Verdict::failed("opening it", errno),
         }
     }

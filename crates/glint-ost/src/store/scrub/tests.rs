@@ -109,6 +109,27 @@ fn a_disk_that_gives_an_error_is_damage_and_a_pass_can_be_stopped() {
     assert!(!store.scrub_report().is_running);
 }
 
+#[test]
+fn damage_is_not_forgotten_while_its_object_is_changed_beside_it() {
+    let disk = MemoryDisk::default();
+    let store = store_on(&disk);
+    filled(&store);
+    disk.open(&path_of(object(2050))).unwrap().write(&[0xee; 9], 2_500_000).unwrap();
+    disk.fail(Fault::new(DiskOperation::Read, &path_of(object(1025)), EIO, 1));
+    let (_, first) = scrub(&store);
+    assert_eq!(damaged(&first), [1025, 2050]);
+    for ino in [1025, 2050] {
+        store.write(object(ino), 0, b"more", None, false).unwrap();
+    }
+    let (_, report) = scrub(&store);
+    assert_eq!((report.unsealed, report.damage), (2, first.damage), "no repair begins anew");
+    // All of its block is written, and the other object is compared.
+    store.write(object(2050), 2_490_368, &[7; 65_536], None, false).unwrap();
+    assert_eq!(damaged(&scrub(&store).1), [1025]);
+    store.settle(Duration::ZERO, None).unwrap();
+    assert_eq!(scrub(&store).1.damaged, 0);
+}
+
 /// Objects that change while they are read are never called damaged.
 #[test]
 fn what_is_written_meanwhile_is_not_damage() {
@@ -247,7 +268,7 @@ fn an_object_that_is_changed_and_changed_back_during_a_block_is_right() {
 
     let (scrubber, path) = (Scrubber::default(), Path::new("ost"));
     let passing = Passing::new(crate::store::passing::ObjectCache::All);
-    let next = || scrubber.step(&disk, &passing, path, |_, _, _| ());
+    let next = || scrubber.step(&disk, &passing, path, |_, _, _| (), |_| false);
     let step = || assert_eq!(next(), ScrubStep::Read(MIB as u64));
     let to_end = || {
         while next() != ScrubStep::Ended {}
