@@ -11,8 +11,8 @@
 //! set for those that are damaged, of which there is at least one. They do not match their sums.
 //!
 //! Invariant: while a block is not touched its sum is carried over from one seal to the next
-//! ([`Sums::compute`]). So damage beside what was changed gets no sum that it matches, and an object
-//! that lost its tail keeps the size that it should have.
+//! ([`Sums::compute`]). So damage beside what was changed gets no sum that it matches, and an
+//! object that lost its tail keeps the size that it should have.
 
 mod blocks;
 
@@ -87,9 +87,6 @@ impl Sums {
         let there = size;
         let size = before.map_or(size, |before| size.max(before.untouched_end()));
         let block_log2 = block_log2_of(size);
-        if let Some(before) = before.filter(|before| before.is_cut(block_log2)) {
-            before.find_damage(&mut read)?;
-        }
         let (mut sums, mut damaged) = (Vec::new(), Vec::new());
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(size as usize)];
         let mut offset = 0;
@@ -121,6 +118,9 @@ impl Sums {
             sums.push(if is_wrong { !sum } else { sum });
             damaged.push(is_wrong || is_damaged);
         }
+        if let Some(before) = before.filter(|before| before.is_cut(block_log2)) {
+            before.compare_parts(block_log2, &mut sums, &mut damaged);
+        }
         Ok(Sums::new(size, block_log2, sums, |index| damaged[index]))
     }
 
@@ -128,6 +128,30 @@ impl Sums {
     /// carried over.
     fn is_cut(&self, block_log2: u8) -> bool {
         self.block_log2 > block_log2 && self.untouched_end() > 0
+    }
+
+    /// Compares blocks that were not touched with the sums of their parts: smaller blocks, of which
+    /// those that are `damaged` have a sum that they do not match.
+    fn compare_parts(&self, block_log2: u8, sums: &mut [u32], damaged: &mut [bool]) {
+        for index in 0..self.blocks() {
+            let (from, to) = self.block(index);
+            // One that is not full is the last one, which is touched if blocks become smaller.
+            let is_full = to - from == 1u64 << self.block_log2;
+            if !is_full || self.states.is_touched(index) || self.states.is_damaged(index) {
+                continue;
+            }
+            let parts = (from >> block_log2) as usize..(to >> block_log2) as usize;
+            let sum =
+                sums[parts.clone()].iter().fold(0, |sum, of| joined(sum, *of, 1 << block_log2));
+            if sum != self.sums[index] && self.states.found_wrong(index) {
+                for (sum, is_damaged) in
+                    std::iter::zip(&mut sums[parts.clone()], &mut damaged[parts])
+                {
+                    *sum = if *is_damaged { *sum } else { !*sum };
+                    *is_damaged = true;
+                }
+            }
+        }
     }
 
     /// Bytes that are not read to compute the sums of the object, which now has this size.
@@ -348,19 +372,6 @@ impl Sums {
         let mut buffer = vec![0u8; ((to - from) as usize).min(1 << BLOCK_LOG2_WHOLE_MAX)];
         self.compare(index, crc_by(&mut read, 0, (from, to), &mut buffer)?)?;
         Ok(true)
-    }
-
-    /// Checks all blocks whose sums hold, to know which are damaged.
-    fn find_damage(
-        &self,
-        mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
-    ) -> io::Result<()> {
-        let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
-        for index in (0..self.blocks()).filter(|index| !self.states.is_touched(*index)) {
-            // That it is damaged is noted.
-            let _ = self.compare(index, crc_by(&mut read, 0, self.block(index), &mut buffer)?);
-        }
-        Ok(())
     }
 
     /// Checks the whole object, which `read` reads. A block that matches is not damaged any more.

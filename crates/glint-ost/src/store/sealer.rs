@@ -27,7 +27,6 @@ const TURN: Duration = Duration::from_millis(500);
 const ENTRIES_LEFT_MAX: usize = 1024;
 /// Bytes that a shutdown reads at most to seal the remaining objects.
 const LAST_BYTES_MAX: u64 = 4 << 30;
-
 /// Pause before an object is tried again whose checksums could not be put on: each try may read all
 /// of it. It is doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
@@ -58,8 +57,8 @@ impl Pause {
     }
 }
 
-/// Objects that were taken from the queue and are put back in the end: no sooner, because they would
-/// be taken again at once.
+/// Objects that were taken from the queue and are put back in the end: no sooner, because they
+/// would be taken again at once.
 #[derive(Default)]
 struct PutBack {
     /// Those of which not all may be on stable storage.
@@ -187,8 +186,8 @@ impl<D: Disk> ObjectStore<D> {
     /// Brings all changes to stable storage and seals objects that nobody changed for `idle`, nor
     /// since the time `noted`; without that, as before an end of the process, also what was changed
     /// just now. To be called every commit interval, by one thread. An object that fails is tried again
-    /// after `idle`, and holds up no other; its error is returned. One that is on stable storage and
-    /// does not get its checksums is no error, and is tried again after a longer time.
+    /// after `idle`, and holds up no other; its error is returned. One that is on stable storage
+    /// and does not get its checksums is no error, and is tried again after a longer time.
     pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
         let mut back = PutBack::default();
         let mut settled = self.settle_others(idle, noted, &mut back);
