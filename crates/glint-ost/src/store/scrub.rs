@@ -27,7 +27,7 @@ use glint_proto::limits::{SCRUB_DAMAGE_KEPT_MAX, SCRUB_LOG_LINES_MAX};
 use glint_proto::{ObjectId, Timestamp};
 use glint_telemetry::event;
 use parking_lot::Mutex;
-use pass::{Outcome, Pass, Verdict, WrongBlock};
+use pass::{Outcome, Pass, Verdict};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -268,8 +268,8 @@ impl<F: DiskFile> Scrubber<F> {
         let outcome = pass.step(disk, passing);
         // Without the progress: both may wait for the disk.
         let stays = match &outcome {
-            Outcome::Object { object, wrong: Some(WrongBlock { sums, index }), .. } => {
-                note(*object, sums, *index);
+            Outcome::Object { object, wrong: Some(wrong), .. } => {
+                note(*object, &wrong.sums, wrong.index);
                 true
             }
             Outcome::Object { object, verdict: Verdict::Unsealed | Verdict::Changing, .. } => {

@@ -41,7 +41,7 @@ pub(super) struct Pass<F> {
 /// Result of one step of a pass.
 pub(super) enum Outcome {
     /// Some bytes of an object were read.
-    Object { object: ObjectId, bytes: u64, verdict: Verdict, wrong: Option<WrongBlock> },
+    Object { object: ObjectId, bytes: u64, verdict: Verdict, wrong: Option<Box<WrongBlock>> },
     /// A directory, by its path, could not be listed: its objects are not known.
     Unlisted(String, io::Error),
     /// There is nothing more.
@@ -309,7 +309,7 @@ impl<F: DiskFile> Pass<F> {
         if let Verdict::More = verdict {
             self.reading = Some(reading);
         } else if reading.is_wrong {
-            wrong = Some(WrongBlock { sums: reading.sums, index: reading.block });
+            wrong = Some(Box::new(WrongBlock { sums: reading.sums, index: reading.block }));
         }
         Outcome::Object { object, bytes, verdict, wrong }
     }
