@@ -261,7 +261,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     }
     if !mount.is_finished() {
-        end_without_servers(client, &mount);
+        end_without_servers(&client, &mount);
     }
     drop(control);
     let ends = Arc::downgrade(&client);

@@ -314,7 +314,7 @@ fn a_file_hears_of_abandoned_changes_only_if_its_chain_may_have_lost_them() {
     session.abandon(file);
     assert_eq!(failures(), [None, None]);
     let waiting = rows.get(id.target()).unwrap();
-    rows.hear(&rows.inquire(), Some(&[0..1]), [Chain::clone(&waiting)]);
+    rows.hear(&rows.inquire(), Some(std::slice::from_ref(&(0..1))), [Chain::clone(&waiting)]);
     assert_eq!(failures(), [None, Some(Errno::ENXIO)]);
     (5..9).for_each(|transaction| write(transaction, 7));
     session.abandon(file);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use std::io;
 
 fn is_mismatch(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|source| source.is::<Mismatch>())
+    error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Mismatch>)
 }
 
 impl<F: DiskFile> ObjectFile<F> {
