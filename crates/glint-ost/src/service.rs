@@ -18,7 +18,7 @@ use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
 use crate::settle_gate::SettleGate;
 use crate::store::object::ReadMode;
-use crate::store::object_store::{ObjectStore, state};
+use crate::store::object_store::ObjectStore;
 use buffers::DataBuffers;
 use changing::Changing;
 use futures_channel::oneshot;
@@ -197,7 +197,9 @@ impl<D: Disk> Ost<D> {
             && let Some(file) = self.store.open_file(object)
         {
             self.store.turn().await;
-            return state(&file).map(|state| OstReply::Stat(Some(state)));
+            if let Some(state) = file.state_at_once() {
+                return state.map(|state| OstReply::Stat(Some(state)));
+            }
         }
         // Who asked may have gone before it is written.
         let data = self.buffers.keep(&bulk);

@@ -351,6 +351,13 @@ impl Sums {
         blocks.find(is_lost).map_or(Ok(()), |index| Err(self.mismatch(index)))
     }
 
+    /// Bytes from `offset` on were cut off by somebody else: their blocks are damaged.
+    pub(crate) fn lose_from(&self, offset: u64) {
+        for index in self.blocks_in((offset, self.size)) {
+            self.states.found_wrong(index);
+        }
+    }
+
     /// Bytes of blocks that were not found right yet, though their sums hold, and of damaged ones.
     pub(crate) fn unchecked_bytes(&self) -> u64 {
         let unchecked = (0..self.blocks()).filter(|index| !self.states.is_done(*index));

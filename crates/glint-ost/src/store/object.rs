@@ -14,6 +14,7 @@
 
 mod handed;
 mod noted;
+mod sealed_size;
 mod sealing;
 pub(crate) mod unreadable;
 
@@ -21,7 +22,7 @@ use crate::disk::{DiskFile, DiskResult, Stat};
 use crate::store::checksum::Sums;
 use crate::store::passing::{Passing, Range};
 use crate::store::written::Written;
-use glint_proto::Timestamp;
+use glint_proto::{ObjectId, Timestamp};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 use std::io;
@@ -53,6 +54,11 @@ impl Seal {
             Seal::Unknown | Seal::Open(None) | Seal::Unreadable => None,
             Seal::Open(Some(sums)) | Seal::Leaving(sums) | Seal::Sealed(sums) => Some(sums),
         }
+    }
+
+    /// Size of an object that is sealed.
+    fn size(&self) -> Option<u64> {
+        if let Seal::Sealed(sums) = self { Some(sums.size()) } else { None }
     }
 }
 
@@ -101,6 +107,7 @@ pub(crate) fn is_unchanged(changes: u64) -> bool {
 
 /// An open object.
 pub(crate) struct ObjectFile<F: DiskFile> {
+    object: ObjectId,
     file: F,
     passing: Arc<Passing>,
     /// The size when it was last seen, or [`UNKNOWN`].
@@ -124,8 +131,9 @@ pub(crate) struct ObjectFile<F: DiskFile> {
 
 impl<F: DiskFile> ObjectFile<F> {
     /// An object that was there.
-    pub(crate) fn new(file: F, passing: Arc<Passing>) -> ObjectFile<F> {
+    pub(crate) fn new(object: ObjectId, file: F, passing: Arc<Passing>) -> ObjectFile<F> {
         ObjectFile {
+            object,
             file,
             passing,
             size: AtomicU64::new(UNKNOWN),
@@ -141,8 +149,13 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 
     /// An object that was just made, by a change from the time `mtime`.
-    pub(crate) fn fresh(file: F, passing: Arc<Passing>, mtime: Timestamp) -> ObjectFile<F> {
-        let mut file = ObjectFile::new(file, passing);
+    pub(crate) fn fresh(
+        object: ObjectId,
+        file: F,
+        passing: Arc<Passing>,
+        mtime: Timestamp,
+    ) -> ObjectFile<F> {
+        let mut file = ObjectFile::new(object, file, passing);
         *file.size.get_mut() = 0;
         *file.seal.get_mut() = Seal::Open(None);
         *file.mtime.get_mut() = nanos(mtime);
@@ -229,6 +242,10 @@ impl<F: DiskFile> ObjectFile<F> {
         offset: u64,
         buffer: &mut [u8],
     ) -> io::Result<usize> {
+        // Of a sealed one nothing lies behind its end.
+        let len = buffer.len();
+        let room = seal.size().map_or(u64::MAX, |size| size.saturating_sub(offset));
+        let buffer = &mut buffer[..usize::try_from(room).map_or(len, |room| room.min(len))];
         let n = self.read_by(reading, buffer, offset)?;
         let mut range = (offset, offset.saturating_add(n as u64));
         let checked = match seal.sums() {
@@ -309,6 +326,7 @@ impl<F: DiskFile> ObjectFile<F> {
         let sums = match &*seal {
             Seal::Sealed(sums) => {
                 let sums = sums.clone();
+                self.restore_size(&sums)?;
                 self.file.remove_attribute(ATTRIBUTE)?;
                 *seal = Seal::Leaving(sums.clone());
                 sums

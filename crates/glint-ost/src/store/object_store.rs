@@ -17,7 +17,6 @@ use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
 use crate::store::checksum::Sums;
 use crate::store::files::Files;
-use crate::store::object::unreadable::unreadable;
 use crate::store::object::{ObjectFile, Touches};
 use crate::store::passing::{ObjectCache, PassedBytes, Passing, Range};
 use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
@@ -262,12 +261,12 @@ impl<D: Disk> ObjectStore<D> {
         let open = || -> io::Result<Option<ObjectFile<D::File>>> {
             let path = path_of(object);
             match self.disk.open(&path) {
-                Ok(file) => Ok(Some(ObjectFile::new(file, self.passing.clone()))),
+                Ok(file) => Ok(Some(ObjectFile::new(object, file, self.passing.clone()))),
                 Err(Errno::NOENT) => {
                     let Some(mtime) = create else { return Ok(None) };
                     let file = self.disk.create(&path)?;
                     self.entries[shard_of(object)].made.fetch_add(1, Ordering::AcqRel);
-                    Ok(Some(ObjectFile::fresh(file, self.passing.clone(), mtime)))
+                    Ok(Some(ObjectFile::fresh(object, file, self.passing.clone(), mtime)))
                 }
                 Err(error) => Err(error.into()),
             }
@@ -375,7 +374,7 @@ impl<D: Disk> ObjectStore<D> {
     /// State of an object; `None` if it does not exist.
     pub fn stat(&self, object: ObjectId) -> io::Result<Option<ObjectAttr>> {
         let Some(file) = self.file(object, None)? else { return Ok(None) };
-        state(&file).map(Some)
+        file.state().map(Some)
     }
 
     /// Sets the modification time, of an object that exists.
@@ -396,14 +395,7 @@ impl<D: Disk> ObjectStore<D> {
         let Some(file) = self.file(object, None)? else {
             return Ok(if hole { Some(offset) } else { None });
         };
-        if file.is_unreadable()? {
-            return Err(unreadable());
-        }
-        match file.file().seek(offset, hole) {
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NXIO) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        file.seek(offset, hole)
     }
 
     /// Data, times and, for a new object, its directory entry to stable storage.
@@ -505,12 +497,6 @@ impl<D: Disk> ObjectStore<D> {
         }
         Ok(())
     }
-}
-
-pub(crate) fn state(file: &ObjectFile<impl DiskFile>) -> io::Result<ObjectAttr> {
-    let stat = file.stat()?;
-    let (mtime, ctime) = file.times(stat.mtime);
-    Ok(ObjectAttr { size: stat.size, blocks: stat.blocks, mtime, ctime })
 }
 
 #[cfg(test)]

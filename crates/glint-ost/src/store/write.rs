@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, DiskFile, DiskResult};
 use crate::store::object::Touches;
-use crate::store::object_store::{ObjectStore, state};
+use crate::store::object_store::ObjectStore;
 use glint_proto::{Extents, ObjectAttr, ObjectId, Timestamp};
 use rustix::io::Errno;
 use std::io;
@@ -82,7 +82,7 @@ impl<D: Disk> ObjectStore<D> {
             }
             Ok(())
         })?;
-        state(&file)
+        file.state()
     }
 }
 

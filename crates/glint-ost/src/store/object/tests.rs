@@ -13,7 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 fn object(file: &std::fs::File) -> ObjectFile<OwnedFd> {
-    ObjectFile::new(file.try_clone().unwrap().into(), Arc::new(Passing::new(ObjectCache::All)))
+    let passing = Arc::new(Passing::new(ObjectCache::All));
+    ObjectFile::new(OBJECT, file.try_clone().unwrap().into(), passing)
 }
 
 fn is_sealed(file: &std::fs::File) -> bool {
@@ -263,6 +264,69 @@ fn a_lost_tail_is_not_read_and_not_sealed_as_right() {
         assert!(!is_refused(&store, BLOCK + 1) && !is_refused(&store, LEN - 1));
         settle(&store);
         assert!(store.check(OBJECT).unwrap().is_some() && !is_refused(&store, LEN - 1));
+    }
+}
+
+#[test]
+fn what_somebody_else_does_to_the_size_of_an_object_is_not_taken_up() {
+    let size = LEN as u64;
+    let append: ChangeOfObject = |store| {
+        let end = store.stat(OBJECT)?.unwrap().size;
+        store.write(OBJECT, end, &[8; 10], None, false).map(drop)
+    };
+    let write_behind: ChangeOfObject =
+        |store| store.write(OBJECT, 600_000, &[8; 10], None, false).map(drop);
+    let grow: ChangeOfObject = |store| store.truncate(OBJECT, 600_000);
+    let changes: [(u64, ChangeOfObject); 3] =
+        [(size, append), (600_000, write_behind), (600_000, grow)];
+    for other_size in [250_000, 500_000] {
+        for (n, (end, change)) in changes.into_iter().enumerate() {
+            let (disk, store) = damaged();
+            store.write(OBJECT, 0, &[7; LEN], None, false).unwrap();
+            settle(&store);
+            let file = disk.open(&path_of(OBJECT)).unwrap();
+            if other_size > size {
+                file.write(&vec![9; (other_size - size) as usize], size).unwrap();
+            } else {
+                file.set_size(other_size).unwrap();
+            }
+            let store = store_on(&disk);
+            let is_short = other_size < size;
+            let state = |store: &ObjectStore<MemoryDisk>| store.stat(OBJECT).unwrap().unwrap();
+            assert_eq!(state(&store).size, size, "{n}");
+            assert_eq!(store.seek(OBJECT, 260_000, true).unwrap(), Some(size), "{n}");
+            assert_eq!(store.seek(OBJECT, 260_000, false).unwrap(), Some(260_000), "{n}");
+            assert_eq!(store.seek(OBJECT, size, false).unwrap(), None, "{n}");
+            let damage_found = |store: &ObjectStore<MemoryDisk>| {
+                store.begin_scrub();
+                while store.scrub() != ScrubStep::Ended {}
+                store.scrub_report().damaged
+            };
+            assert_eq!(damage_found(&store), 1, "{n}");
+            assert!(!is_read(&store, size) && is_read(&store, 10), "{n}");
+            change(&store).unwrap();
+            settle(&store);
+            for store in [&store, &store_on(&disk)] {
+                assert_eq!(state(store).size, if n == 2 { end } else { end + 10 }, "{n}");
+                assert_eq!(is_read(store, 270_000), !is_short, "{n}");
+                assert_eq!(damage_found(store), u64::from(is_short), "{n}");
+                assert_eq!(store.seek(OBJECT, 270_000, false).unwrap(), Some(270_000), "{n}");
+                let file = store.file(OBJECT, None).unwrap().unwrap();
+                let mut behind = vec![1; end.saturating_sub(330_000) as usize];
+                let read = file.checked_read(330_000, &mut behind, ReadMode::Waiting);
+                assert_eq!(read.unwrap(), behind.len(), "{n}");
+                assert!(behind.iter().all(|byte| *byte == 0), "{n}");
+            }
+            if is_short {
+                // Up to the end of the block in which the object ended.
+                let to = state(&store).size.min(327_680);
+                let lost = vec![7; (to - 196_608) as usize];
+                store.write(OBJECT, 196_608, &lost, None, false).unwrap();
+                assert!(is_read(&store, 270_000), "{n}");
+                settle(&store);
+            }
+            assert!(store_on(&disk).check(OBJECT).unwrap().is_some(), "{n}");
+        }
     }
 }
 
