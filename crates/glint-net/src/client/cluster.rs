@@ -7,10 +7,12 @@
 //!   one.
 
 mod chain_calls;
+mod head_retry;
 mod many_reads;
 mod settle;
 
 use crate::client::chain_rows::ChainRows;
+use crate::client::cluster::head_retry::HeadRetry;
 use crate::client::moved::{MovedChange, WaitingChange};
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::client::transport::{Durability, MdsSession, OstRequests, PeerRequests, Transport};
@@ -18,15 +20,11 @@ use crate::transport::stream::Address;
 use crate::{host, tls};
 use futures_util::future::join_all;
 use glint_proto::chain::{ChainId, Destination, Forward, PeerReply, PeerRequest};
-use glint_proto::limits::REPLAY_FAILS_MS_MAX;
 use glint_proto::message::{ObjectRead, Welcome};
 use glint_proto::oss::OssInfo;
-use glint_proto::retry::Failing;
 use glint_proto::{
     Bulk, Capability, ClientId, Errno, FsResult, Ino, LocalObject, ObjectId, OstReply, OstRequest,
-    clock,
 };
-use glint_wait::Backoff;
 use parking_lot::RwLock;
 use std::ops::Range;
 use std::sync::Arc;
@@ -299,11 +297,9 @@ impl<M: Transport> Cluster<M> {
     /// its objects anew.)
     async fn send_all_moved(&self, target: u16) -> bool {
         let moved = &self.rows.moved;
-        let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
-        // From a failure on that comes after what went well, or after a wait for members of the chain.
-        let mut patience = None;
+        let mut retry = HeadRetry::new();
         // What had come here when the server settled.
-        let (mut settled, mut failing) = (0, None);
+        let mut settled = 0;
         while let Some(WaitingChange { number, change: waiting }) = moved.first(target) {
             let object = waiting.object;
             let Some(change) = MovedChange::of(waiting) else {
@@ -338,37 +334,15 @@ impl<M: Transport> Cluster<M> {
                 }
                 self.ask_ost(to, request, change.capability, bulk, &is_held).await
             };
-            let elsewhere = self.until_elsewhere(target, &request, to);
-            let sent = futures_lite::future::or(async { Some(sent.await) }, async {
-                elsewhere.await;
-                None
-            });
-            match sent.await {
+            match self.answer_of_head(target, &request, to, &mut retry, sent).await {
+                None => {}
                 Some(Ok(_)) => {
                     if is_there {
                         settled = last;
                     }
-                    (failing, patience) = (None, None);
                     moved.remove(target, number);
                 }
-                None => patience = None,
-                Some(Err(Errno::EREMCHG)) => {
-                    patience = None;
-                    // A failure to ask is one to be told later.
-                    let _ = self.ask_rows(retry.pause(false)).await;
-                }
-                Some(Err(errno)) => {
-                    let now = clock::now();
-                    let patience = *patience
-                        .get_or_insert_with(|| now + Duration::from_millis(REPLAY_FAILS_MS_MAX));
-                    failing = Failing::again(failing, errno, now).filter(|_| now < patience);
-                    match failing {
-                        Some(failing) => {
-                            host::sleep(failing.rests_until.saturating_duration_since(now)).await;
-                        }
-                        None => moved.give_up(target, number, object.1, errno),
-                    }
-                }
+                Some(Err(errno)) => moved.give_up(target, number, object.1, errno),
             }
         }
         true

@@ -1,14 +1,10 @@
 //! Has heads of chains bring to stable storage what was acknowledged before they took over.
 
-use crate::client::cluster::{AGAIN_MAX, AGAIN_MIN, Cluster};
+use crate::client::cluster::Cluster;
+use crate::client::cluster::head_retry::HeadRetry;
 use crate::client::recovery::abandoned::ObjectToSync;
 use crate::client::transport::{Durability, Transport};
-use crate::host;
-use glint_proto::limits::REPLAY_FAILS_MS_MAX;
-use glint_proto::retry::Failing;
-use glint_proto::{Bulk, Errno, FsResult, OstRequest, clock};
-use glint_wait::Backoff;
-use std::time::Duration;
+use glint_proto::{Bulk, FsResult, OstRequest};
 
 impl<M: Transport> Cluster<M> {
     /// Has the server of a head bring everything that it has ordered to stable storage, in all
@@ -24,9 +20,7 @@ impl<M: Transport> Cluster<M> {
     /// Has the head of a chain bring changes of older rows to stable storage that this client keeps
     /// no more. Returns false if nobody is the head now.
     pub(super) async fn settle_abandoned(&self, target: u16) -> bool {
-        let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
-        // As for changes that are sent again.
-        let (mut patience, mut failing) = (None, None);
+        let mut retry = HeadRetry::new();
         while let Some(row) = self.rows.get(target)
             && let Some(ObjectToSync { object, capability }) = self.rows.abandoned.to_settle(&row)
         {
@@ -40,34 +34,10 @@ impl<M: Transport> Cluster<M> {
                 self.settle_server_of(to.ost).await?;
                 self.ask_ost(to, request, capability, Bulk::None, &|| true).await
             };
-            let elsewhere = self.until_elsewhere(target, &request, to);
-            let settled = futures_lite::future::or(async { Some(settled.await) }, async {
-                elsewhere.await;
-                None
-            });
-            match settled.await {
-                Some(Ok(_)) => {
-                    self.rows.abandoned.on_settled(by);
-                    (patience, failing) = (None, None);
-                }
-                None => patience = None,
-                Some(Err(Errno::EREMCHG)) => {
-                    patience = None;
-                    // A failure to ask is one to be told later.
-                    let _ = self.ask_rows(retry.pause(false)).await;
-                }
-                Some(Err(errno)) => {
-                    let now = clock::now();
-                    let patience = *patience
-                        .get_or_insert_with(|| now + Duration::from_millis(REPLAY_FAILS_MS_MAX));
-                    failing = Failing::again(failing, errno, now).filter(|_| now < patience);
-                    match failing {
-                        Some(failing) => {
-                            host::sleep(failing.rests_until.saturating_duration_since(now)).await;
-                        }
-                        None => self.rows.on_unsettled(by, errno),
-                    }
-                }
+            match self.answer_of_head(target, &request, to, &mut retry, settled).await {
+                None => {}
+                Some(Ok(_)) => self.rows.abandoned.on_settled(by),
+                Some(Err(errno)) => self.rows.on_unsettled(by, errno),
             }
         }
         true
