@@ -288,7 +288,8 @@ impl<T: Transport> Client<T> {
     /// Whether it is known that an inode has no extended attributes: its attributes are known and
     /// say so, or it was made here without, and nobody else has seen it.
     pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|inode| {
+        let inode = if self.is_suspended() { None } else { self.cache.find(ino) };
+        inode.is_some_and(|inode| {
             let state = inode.lock();
             state.rare.delegation.has_no_xattrs()
                 || state.attributes().is_some_and(|attr| attr.has_no_xattrs)
@@ -296,7 +297,7 @@ impl<T: Transport> Client<T> {
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {
-        match self.cache.attributes(ino) {
+        match self.getattr_locally(ino) {
             Some(found) => Ok(found.attr.size),
             None => {
                 let request = MdsRequest::Getattr { ino };

@@ -269,6 +269,10 @@ pub trait Vfs: Send + Sync + 'static {
     fn flush(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
     /// Whether a program of this client may hold locks of fcntl(2) on a file.
     fn may_have_posix_locks(&self, ino: Ino) -> bool;
+    /// Whether pages that the kernel has of files may be used by those who open them now.
+    fn pages_are_current(&self) -> bool {
+        true
+    }
     fn posix_lock(
         &self,
         handle: Handle,

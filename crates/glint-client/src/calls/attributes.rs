@@ -41,7 +41,7 @@ impl<T: Transport> Client<T> {
 
     /// The attributes, if they are known.
     pub(crate) fn getattr_locally(&self, ino: Ino) -> Option<Found> {
-        self.cache.attributes(ino)
+        if self.is_suspended() { None } else { self.cache.attributes(ino) }
     }
 
     /// Sets attributes: of a size the data follows, of times the objects.

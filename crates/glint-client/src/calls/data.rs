@@ -81,7 +81,7 @@ impl<T: Transport> Client<T> {
                 };
                 self.flush_inode(&inode).await?;
                 // What is here was read under locks, which others may have soon.
-                match self.parameters.reads_ahead && !self.locks.suspension.is_now() {
+                match self.parameters.reads_ahead && !self.is_suspended() {
                     true => self.read_with_ahead(&inode, &file, stamp, offset, buffer).await?,
                     false => self.read_file(&file, offset, buffer).await?,
                 }

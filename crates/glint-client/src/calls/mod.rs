@@ -253,6 +253,10 @@ impl<T: Transport> Vfs for Client<T> {
         self.cache.find(ino).is_some_and(|inode| inode.lock().may_have_posix_locks())
     }
 
+    fn pages_are_current(&self) -> bool {
+        Client::pages_are_current(self)
+    }
+
     async fn posix_lock(&self, handle: Handle, lock: PosixLock) -> FsResult<Option<PosixLock>> {
         let file = self.handles.get(handle)?;
         self.posix_lock_of(&file, lock).await

@@ -18,7 +18,7 @@ impl<T: Transport> Client<T> {
         name: &[u8],
     ) -> Option<FsResult<Found>> {
         // A path is made from a handle by asking for "..", which is no entry.
-        if !self.has_locks() || name == b".." {
+        if !self.has_locks() || name == b".." || self.is_suspended() {
             return None;
         }
         self.cache.lookup(caller, parent, name)

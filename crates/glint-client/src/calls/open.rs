@@ -186,6 +186,9 @@ impl<T: Transport> Client<T> {
         if !self.has_locks() || !caller.may_all() || flags.write || flags.truncate {
             return None;
         }
+        if self.is_suspended() {
+            return None;
+        }
         let attr = {
             let inode = self.cache.find(ino)?;
             let mut state = inode.lock();

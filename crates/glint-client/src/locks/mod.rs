@@ -23,6 +23,6 @@ pub(crate) struct LockKeeping {
     pub(crate) returns: ReturnQueue,
     /// POSIX locks that programs hold.
     pub(crate) posix: PosixLocks,
-    /// Whether what is cached may be used.
+    /// Until when what is cached may be used.
     pub(crate) suspension: Suspension,
 }

@@ -69,7 +69,7 @@ impl InodeState {
 
 impl<T: Transport> Client<T> {
     fn may_defer(&self) -> bool {
-        self.log.is_on() && self.has_locks() && !self.locks.suspension.is_now()
+        self.log.is_on() && self.has_locks() && !self.is_suspended()
     }
 
     fn push(
@@ -261,11 +261,12 @@ impl<T: Transport> Client<T> {
     /// counts for nothing.
     pub(crate) fn touch_locally(&self, ino: Ino) -> bool {
         let Some(inode) = self.cache.find(ino) else { return false };
+        let may_defer = self.may_defer();
         let mut state = inode.lock();
         let now = Timestamp::now();
         match state.attributes() {
             Some(attr) if !attr.needs_atime(now) || now < attr.ctime => return true,
-            Some(_) if self.may_defer() && self.log.has_room() => {}
+            Some(_) if may_defer && self.log.has_room() => {}
             _ => return false,
         }
         match self.push(&Caller::ROOT, now, None, MdsRequest::Touch { ino }) {

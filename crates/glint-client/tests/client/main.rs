@@ -11,5 +11,6 @@ mod memory;
 mod moves;
 mod prefetch;
 mod scans;
+mod silence;
 #[path = "../support/mod.rs"]
 mod support;

@@ -15,12 +15,13 @@ use glint_proto::oss::OssInfo;
 use glint_proto::{
     Attr, Bulk, Capability, ClientId, Cred, Errno, Extents, FileType, FsResult, Ino, Layout,
     MdsReply, MdsRequest, ObjectAttr, ObjectId, Op, OpenFlags, OstReply, OstRequest, Timestamp,
+    clock,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use tree::Tree;
 use watched::WatchedObject;
@@ -72,6 +73,8 @@ pub(crate) struct World {
     /// How often it was asked for what servers may have lost.
     pub sent_again: usize,
     pub watched: WatchedObject,
+    /// When the servers were heard of last, if not just now.
+    pub heard_at: Option<Instant>,
 }
 
 impl World {
@@ -311,7 +314,7 @@ impl MdsSession for Fake {
     }
 
     fn silence(&self) -> Duration {
-        Duration::ZERO
+        self.0.lock().heard_at.map_or(Duration::ZERO, clock::since)
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {

@@ -80,6 +80,8 @@ impl<F: Vfs> Call<'_, F> {
             (Some(_), ..) => FOPEN_PASSTHROUGH,
             (None, true, _) => FOPEN_DIRECT_IO,
             (None, false, Caching::Timed) => 0,
+            // The kernel is told to forget those that it has, and that takes a moment.
+            (None, false, _) if !self.fs.pages_are_current() => 0,
             (None, false, _) => FOPEN_KEEP_CACHE,
         };
         // A close tells of errors of writing behind, and ends the locks of its process

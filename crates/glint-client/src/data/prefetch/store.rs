@@ -77,7 +77,7 @@ impl<T: Transport> Client<T> {
     /// Puts files into the kernel's pages that were read before anybody asked.
     pub(super) async fn store_in_kernel(&self, files: &[(Arc<CachedInode>, BlockOnItsWay)]) {
         let kernel = self.cache.kernel().filter(|kernel| kernel.takes_pages()).cloned();
-        let Some(kernel) = kernel.filter(|_| !self.locks.suspension.is_now()) else { return };
+        let Some(kernel) = kernel.filter(|_| self.pages_are_current()) else { return };
         let begin = |(file, BlockOnItsWay(block)): &(Arc<CachedInode>, BlockOnItsWay)| {
             PagesToStore::begin(file, block)
         };
