@@ -21,8 +21,8 @@ pub(crate) struct Suspension {
     begun: Instant,
     /// Until when it may be used at least, in nanoseconds since then.
     until_ns: AtomicU64,
-    /// Whether the servers have been silent for so long that nothing cached is used. Held while it is
-    /// forgotten.
+    /// Whether the servers have been silent for so long that nothing cached is used. Held while it
+    /// is forgotten.
     is_suspended: Mutex<bool>,
     /// One owner more for each file whose pages the kernel is about to forget.
     forgetting: Arc<()>,
@@ -60,8 +60,8 @@ impl Suspension {
 }
 
 impl<T: Transport> Client<T> {
-    /// Whether the servers have been silent for so long that nothing cached may be used. Waits for no
-    /// server. Takes the locks of inodes if it is so.
+    /// Whether the servers have been silent for so long that nothing cached may be used. Waits for
+    /// no server. Takes the locks of inodes if it is so.
     pub(crate) fn is_suspended(&self) -> bool {
         self.has_locks() && !self.locks.suspension.is_confirmed() && self.watch()
     }
@@ -71,8 +71,8 @@ impl<T: Transport> Client<T> {
         !self.is_suspended() && !self.locks.suspension.is_forgetting_pages()
     }
 
-    /// Looks whether the servers were heard of, and forgets what is cached if they were not. Returns
-    /// whether that is so. Waits for no server.
+    /// Looks whether the servers were heard of, and forgets what is cached if they were not.
+    /// Returns whether that is so. Waits for no server.
     pub(crate) fn watch(&self) -> bool {
         let suspension = &self.locks.suspension;
         // Whoever comes meanwhile goes on when everything is forgotten.
