@@ -308,8 +308,13 @@ impl Sums {
         (from, (from + (1 << self.block_log2)).min(self.size))
     }
 
+    /// Time has passed: blocks that were found right are compared again when they are read.
+    pub(crate) fn grow_stale(&self) {
+        self.states.grow_stale();
+    }
+
     /// Checks blocks that bytes `offset..` of a reply touch and that were not checked
-    /// before. Blocks that `data` holds wholly are taken from it, others are read by `read`.
+    /// of late. Blocks that `data` holds wholly are taken from it, others are read by `read`.
     pub(crate) fn check_read(
         &self,
         mut read: impl FnMut(&mut [u8], u64) -> DiskResult<usize>,
@@ -321,7 +326,7 @@ impl Sums {
         }
         let end = (offset + data.len() as u64).min(self.size);
         for index in self.blocks_in((offset, end)) {
-            if self.states.is_done(index) {
+            if self.states.is_done_of_late(index) {
                 continue;
             }
             if self.states.is_touched(index) && self.states.is_damaged(index) {

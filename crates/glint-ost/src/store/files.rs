@@ -126,6 +126,14 @@ impl<F: DiskFile> Files<F> {
         self.shard(object).try_lock()?.open.get(&object).cloned()
     }
 
+    /// Does something with each open file.
+    pub(crate) fn each_open(&self, each: impl Fn(&ObjectFile<F>)) {
+        for shard in &self.shards {
+            let open: Vec<_> = shard.lock().open.values().cloned().collect();
+            open.iter().for_each(|file| each(file));
+        }
+    }
+
     /// Closes what nobody uses, in `shard` and wherever nobody is. Returns whether there was
     /// anything.
     fn close_unused(&self, shard: &mut Shard<F>, sync: &impl Fn(&F) -> bool) -> bool {

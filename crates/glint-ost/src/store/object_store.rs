@@ -63,7 +63,7 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     entries: Vec<Entries>,
     /// Why nothing can be called durable any more.
     failure: OnceLock<String>,
-    files: Files<D::File>,
+    pub(crate) files: Files<D::File>,
     space: Space,
     object_bytes_max: u64,
     pub(crate) sealer: Sealer,

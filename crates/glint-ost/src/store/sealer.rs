@@ -31,6 +31,10 @@ const LAST_BYTES_MAX: u64 = 4 << 30;
 /// of it. It is doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(320);
+/// After this time a block of an open object that was found right is compared with its checksum
+/// again when it is read: its pages may have left memory since. Not much more often, because reads
+/// of a part of a block read all of it then.
+pub(crate) const STALE_AFTER: Duration = Duration::from_secs(3600);
 
 struct Changed {
     /// Number of the entry.
@@ -89,6 +93,8 @@ pub(crate) struct Sealer {
     /// No object is sealed, and all that are queued wait.
     is_held: AtomicBool,
     queue: Mutex<SealQueue>,
+    /// When blocks that were found right became stale last.
+    stale_at: Mutex<Option<Instant>>,
 }
 
 /// They in order of time.
@@ -189,6 +195,7 @@ impl<D: Disk> ObjectStore<D> {
     /// after `idle`, and holds up no other; its error is returned. One that is on stable storage
     /// and does not get its checksums is no error, and is tried again after a longer time.
     pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
+        self.grow_stale();
         let mut back = PutBack::default();
         let mut settled = self.settle_others(idle, noted, &mut back);
         if let Some((entry, error)) = back.failed.iter().chain(&back.unsealed).next() {
@@ -210,6 +217,23 @@ impl<D: Disk> ObjectStore<D> {
             queue.again_after(&entry, entry.changes, entry.pause);
         }
         settled
+    }
+
+    /// Has what was found right long ago compared again when it is read.
+    fn grow_stale(&self) {
+        let now = clock::now();
+        let is_due = {
+            let mut stale_at = self.sealer.stale_at.lock();
+            let before = *stale_at.get_or_insert(now);
+            let is_due = now.saturating_duration_since(before) >= STALE_AFTER;
+            if is_due {
+                *stale_at = Some(now);
+            }
+            is_due
+        };
+        if is_due {
+            self.files.each_open(ObjectFile::grow_stale);
+        }
     }
 
     /// [`ObjectStore::settle`] but for objects that are taken from the queue to be put `back`.

@@ -18,6 +18,8 @@ const CHECKED: u8 = 1;
 const TOUCHED: u8 = 2;
 /// It did not match before it was touched.
 const DAMAGED: u8 = 4;
+/// If it was found right, that is long ago.
+const STALE: u8 = 8;
 
 /// Most ranges of a damaged block that are remembered as overwritten; what comes between more of
 /// them does not count.
@@ -53,6 +55,18 @@ impl BlockStates {
     pub(super) fn is_done(&self, index: usize) -> bool {
         let state = self.states[index].load(Ordering::Acquire);
         state & (CHECKED | TOUCHED) != 0 && state & DAMAGED == 0
+    }
+
+    /// The same, of a block that is being read: it was found right not long ago.
+    pub(super) fn is_done_of_late(&self, index: usize) -> bool {
+        self.is_done(index) && (self.is_touched(index) || !self.has(index, STALE))
+    }
+
+    /// Time has passed: blocks are compared again when they are read.
+    pub(super) fn grow_stale(&self) {
+        for state in &self.states {
+            state.fetch_or(STALE, Ordering::AcqRel);
+        }
     }
 
     /// A block matched, unless it was being changed.
@@ -122,6 +136,22 @@ mod tests {
         assert!(states.found_wrong(1) && states.is_damaged(1) && !states.is_done(1));
         states.found_right(1);
         assert!(states.is_done(1) && !states.is_damaged(1), "it was an error that passes");
+    }
+
+    #[test]
+    fn a_block_that_was_found_right_long_ago_is_compared_again_unless_it_was_touched() {
+        let states = BlockStates::new(3, |_| false);
+        states.found_right(0);
+        states.found_right(1);
+        states.touch(1);
+        states.grow_stale();
+        let of_late = || [0, 1, 2].map(|index| states.is_done_of_late(index));
+        assert_eq!(of_late(), [false, true, false]);
+        assert!(states.is_done(0), "it was found right");
+        states.found_right(0);
+        assert_eq!(of_late(), [true, true, false]);
+        states.grow_stale();
+        assert!(states.found_wrong(0) && states.is_damaged(0));
     }
 
     #[test]

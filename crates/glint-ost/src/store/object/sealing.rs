@@ -63,6 +63,16 @@ impl<F: DiskFile> ObjectFile<F> {
         Ok(true)
     }
 
+    /// Time has passed: what was found right is compared again when it is read.
+    pub(crate) fn grow_stale(&self) {
+        // One that is being changed or sealed just now has its turn the next time.
+        if let Some(seal) = self.seal.try_read()
+            && let Some(sums) = seal.sums()
+        {
+            sums.grow_stale();
+        }
+    }
+
     /// How many bytes [`ObjectFile::seal`] has to read.
     pub(crate) fn bytes_to_seal(&self) -> DiskResult<u64> {
         let size = self.size()?;

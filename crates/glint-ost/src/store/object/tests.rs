@@ -6,7 +6,8 @@ use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use crate::store::object_store::{ObjectStore, path_of};
 use crate::store::passing::ObjectCache;
 use crate::store::scrub::ScrubStep;
-use glint_proto::{Ino, ObjectId};
+use crate::store::sealer::STALE_AFTER;
+use glint_proto::{Ino, ObjectId, clock};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -90,6 +91,26 @@ fn is_read(store: &ObjectStore<MemoryDisk>, at: u64) -> bool {
             false
         }
     }
+}
+
+#[test]
+fn damage_below_an_object_that_stays_open_is_found_by_reads_later() {
+    let begun = clock::now();
+    clock::simulate(Some(begun));
+    let disk = MemoryDisk::default();
+    let store = store_on(&disk);
+    store.write(OBJECT, 0, &[7; LEN], None, false).unwrap();
+    settle(&store);
+    assert!(is_read(&store, FLIPPED));
+    disk.open(&path_of(OBJECT)).unwrap().write(&[6], FLIPPED).unwrap();
+    let is_found_after = |time: Duration| {
+        clock::simulate(Some(begun + time));
+        settle(&store);
+        !is_read(&store, FLIPPED)
+    };
+    assert!(!is_found_after(STALE_AFTER / 2), "it was compared not long ago");
+    assert!(is_found_after(STALE_AFTER));
+    clock::simulate(None);
 }
 
 type ChangeOfObject = fn(&ObjectStore<MemoryDisk>) -> io::Result<()>;
