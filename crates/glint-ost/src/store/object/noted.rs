@@ -3,6 +3,8 @@
 //!
 //! Invariant: it is noted with nobody else at the seal, and only while the checksums are on that it
 //! was compared with. While they are off it is known here, and noted when the object is sealed.
+//! All data of the object is on stable storage then, so a sync of the note that fails takes no
+//! error of data from others.
 
 use super::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile, Seal};
 use crate::disk::DiskFile;
@@ -44,14 +46,15 @@ impl<F: DiskFile> ObjectFile<F> {
         })
     }
 
-    /// Puts the checksums on as they are known now.
+    /// Puts the checksums on as they are known now, and syncs them: after a loss of power a part of
+    /// the block may be written before somebody reads it.
     fn note_damage(&self) {
         let seal = self.seal.write();
         let Seal::Sealed(sums) = &*seal else { return };
         let (mut stored, value) = ([0u8; ATTRIBUTE_BYTES_MAX], sums.encode());
         let noted = match self.file.attribute(ATTRIBUTE, &mut stored) {
             Ok(len) if stored[..len] == value[..] => Ok(()),
-            Ok(_) => self.file.set_attribute(ATTRIBUTE, &value),
+            Ok(_) => self.file.set_attribute(ATTRIBUTE, &value).and_then(|()| self.file.sync()),
             Err(errno) => Err(errno),
         };
         if let Err(error) = noted {

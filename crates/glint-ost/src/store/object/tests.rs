@@ -113,6 +113,24 @@ fn damage_below_an_object_that_stays_open_is_found_by_reads_later() {
     clock::simulate(None);
 }
 
+#[test]
+fn damage_that_was_found_is_known_after_a_loss_of_power() {
+    for is_scrubbed in [false, true] {
+        let (disk, store) = damaged();
+        disk.sync_all().unwrap();
+        if is_scrubbed {
+            store.begin_scrub();
+            while store.scrub() != ScrubStep::Ended {}
+        } else {
+            assert!(!is_read(&store, FLIPPED));
+        }
+        disk.lose_power(&mut |_| 0);
+        let store = store_on(&disk);
+        store.write(OBJECT, FLIPPED, &[7], None, false).unwrap();
+        assert!(!is_read(&store, FLIPPED), "{is_scrubbed}");
+    }
+}
+
 type ChangeOfObject = fn(&ObjectStore<MemoryDisk>) -> io::Result<()>;
 
 #[test]
