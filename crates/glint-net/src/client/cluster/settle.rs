@@ -43,3 +43,213 @@ impl<M: Transport> Cluster<M> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::cluster::ClientIdentity;
+    use crate::client::session::tests::welcome;
+    use crate::client::transport::{
+        Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests, ServerStatistics,
+    };
+    use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
+    use glint_proto::lock::Return;
+    use glint_proto::message::Welcome;
+    use glint_proto::oss::OssInfo;
+    use glint_proto::{Capability, ClientId, Cred, Errno, Ino, MdsRequest, ObjectId, OstReply};
+    use parking_lot::Mutex;
+    use std::collections::VecDeque;
+    use std::sync::Weak;
+    use std::time::Duration;
+
+    const ID: ChainId = ChainId { copies: 2, index: 0 };
+    const FILE: Ino = Ino(7);
+
+    /// What a head was asked for.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum HeadStep {
+        /// To sync an object, by an OST and the version of the row.
+        Sync(u16, u32),
+        /// To bring all of its server to stable storage.
+        Commit,
+    }
+
+    /// One server with all OSTs, which notes what it is asked for.
+    #[derive(Default)]
+    struct HeadServer {
+        steps: Mutex<Vec<HeadStep>>,
+        /// Answers to the next syncs; all others are done.
+        answers: Mutex<VecDeque<FsResult<OstReply>>>,
+        /// The rows that it tells.
+        rows: Mutex<Vec<Chain>>,
+    }
+
+    impl MdsRequests for HeadServer {
+        async fn request(&self, _: &Cred, _: &MdsRequest<'_>) -> Granting {
+            (Err(Errno::EOPNOTSUPP), Vec::new())
+        }
+
+        async fn post(&self, _: &Cred, _: &MdsRequest<'_>) -> FsResult<()> {
+            Err(Errno::EOPNOTSUPP)
+        }
+    }
+
+    impl OstRequests for HeadServer {
+        async fn ost(
+            &self,
+            to: Destination,
+            request: OstRequest,
+            _: Option<Capability>,
+            _: Bulk<'_>,
+            _: &dyn Fn() -> bool,
+        ) -> FsResult<OstReply> {
+            assert!(matches!(request, OstRequest::Sync { .. }), "{request:?}");
+            let version = to.chain.map_or(0, |chain| chain.version);
+            self.steps.lock().push(HeadStep::Sync(to.ost, version));
+            self.answers.lock().pop_front().unwrap_or(Ok(OstReply::Done))
+        }
+    }
+
+    impl Durability for HeadServer {
+        async fn commit(&self) -> FsResult<()> {
+            self.steps.lock().push(HeadStep::Commit);
+            Ok(())
+        }
+    }
+
+    impl MdsSession for HeadServer {
+        fn welcome(&self) -> Welcome {
+            Welcome { osts: 4, own_osts: 4, ..welcome() }
+        }
+
+        fn identity(&self) -> ClientIdentity {
+            ClientIdentity::new(ClientId(1))
+        }
+
+        fn silence(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+            Ok(Vec::new())
+        }
+
+        async fn chains(&self) -> FsResult<Vec<Chain>> {
+            Ok(self.rows.lock().clone())
+        }
+    }
+
+    impl LockTraffic for HeadServer {
+        fn set_lock_client(&self, _: Weak<dyn LockClient>) {}
+
+        async fn listen(&self) {}
+
+        async fn return_locks(&self, _: Vec<Return>) -> FsResult<()> {
+            Ok(())
+        }
+    }
+
+    impl ServerStatistics for HeadServer {
+        async fn status(&self) -> FsResult<String> {
+            Ok(String::new())
+        }
+
+        async fn stats(&self) -> FsResult<String> {
+            Ok(String::new())
+        }
+
+        async fn reset_stats(&self) -> FsResult<()> {
+            Ok(())
+        }
+    }
+
+    impl Transport for HeadServer {
+        type Mds = HeadServer;
+
+        fn mds(&self) -> &HeadServer {
+            self
+        }
+
+        fn is_away(&self) -> bool {
+            false
+        }
+    }
+
+    fn row(version: u32, osts: [u16; 2], state: MemberState) -> Chain {
+        let members = osts.map(|ost| Member { ost, state }).to_vec();
+        Chain { id: ID, version, members, founders: Vec::new(), intact_since: 1 }
+    }
+
+    /// A client that has abandoned a change which OST 1 acknowledged by row 2; OST 2 is the head by
+    /// row 3.
+    fn moved() -> Cluster<HeadServer> {
+        let cluster = Cluster::new(HeadServer::default(), None, "/here".into());
+        cluster.rows.learn(row(2, [1, 2], MemberState::Serving));
+        let by = ChainVersion { target: ID.target(), version: 2 };
+        let object = ObjectId { ino: FILE, stripe: 0 };
+        cluster.rows.abandoned.put(ObjectToSync { object, capability: None }, by, None);
+        cluster.rows.learn(row(3, [2, 1], MemberState::Serving));
+        cluster
+    }
+
+    /// Settles. Returns whether that was all, and what heads were asked for.
+    fn settle(cluster: &Cluster<HeadServer>) -> (bool, Vec<HeadStep>) {
+        let runtime = crate::runtime(None).unwrap();
+        let is_all = runtime.block_on(cluster.settle_abandoned(ID.target()));
+        (is_all, std::mem::take(&mut *cluster.mds.steps.lock()))
+    }
+
+    /// What becomes of the change: its file hears of a loss, or it is forgotten, or it waits.
+    fn outcome(cluster: &Cluster<HeadServer>) -> (Option<Errno>, bool) {
+        (cluster.rows.moved.take_failure(FILE), cluster.rows.abandoned.is_empty())
+    }
+
+    const BY_3: [HeadStep; 3] = [HeadStep::Sync(2, 3), HeadStep::Commit, HeadStep::Sync(2, 3)];
+
+    #[test]
+    fn a_new_head_syncs_before_and_after_all_of_its_server_is_stable() {
+        let cluster = moved();
+        assert!(cluster.rows.moved.is_moving(ID.target()), "somebody is to settle it");
+        assert_eq!(settle(&cluster), (true, BY_3.to_vec()));
+        assert_eq!(outcome(&cluster), (None, true));
+        assert_eq!(settle(&cluster), (true, Vec::new()), "once is enough");
+    }
+
+    #[test]
+    fn syncs_by_two_rows_do_not_stand_for_what_came_before() {
+        let cluster = moved();
+        // It is the head no more when it is asked for the second time.
+        let answers = [Ok(OstReply::Done), Err(Errno::EREMCHG)];
+        cluster.mds.answers.lock().extend(answers);
+        cluster.mds.rows.lock().push(row(4, [1, 2], MemberState::Serving));
+        let by_4 = [HeadStep::Sync(1, 4), HeadStep::Commit, HeadStep::Sync(1, 4)];
+        assert_eq!(settle(&cluster), (true, [BY_3, by_4].concat()));
+        assert_eq!(outcome(&cluster), (None, true));
+    }
+
+    #[test]
+    fn a_head_that_fails_is_asked_again_unless_the_failure_stays() {
+        let cluster = moved();
+        cluster.mds.answers.lock().push_back(Err(Errno::EAGAIN));
+        let again = [&BY_3[..1], &BY_3[..]].concat();
+        assert_eq!(settle(&cluster), (true, again));
+        assert_eq!(outcome(&cluster), (None, true));
+
+        let cluster = moved();
+        cluster.mds.answers.lock().push_back(Err(Errno::ENOSPC));
+        assert_eq!(settle(&cluster), (true, BY_3[..1].to_vec()));
+        assert_eq!(outcome(&cluster), (Some(Errno::ENOSPC), true), "the file hears of it");
+    }
+
+    #[test]
+    fn a_chain_without_a_head_is_not_asked_and_loses_nothing() {
+        let cluster = moved();
+        cluster.rows.learn(row(4, [2, 1], MemberState::LastServing));
+        assert_eq!(settle(&cluster), (true, Vec::new()));
+        assert_eq!(outcome(&cluster), (None, false), "it waits for a head");
+        cluster.rows.learn(row(5, [1, 2], MemberState::Serving));
+        let by_5 = [HeadStep::Sync(1, 5), HeadStep::Commit, HeadStep::Sync(1, 5)];
+        assert_eq!(settle(&cluster), (true, by_5.to_vec()));
+        assert_eq!(outcome(&cluster), (None, true));
+    }
+}
