@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use support::copies::content;
 use support::disk::{Disk, Frozen};
 use support::load::Load;
 use support::paths::quoted;
@@ -100,6 +101,52 @@ fn a_file_system_grows_while_it_is_used() {
     server.stop();
     world.assert_sound();
     world.assert_sound_at(&world.oss_data(1));
+}
+
+/// Longest time in which `glint up` ends with data for a server that is dead: it waits for 5 s for
+/// calls, and for its client.
+const DEAD_END_MAX: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_mount_of_up_ends_in_time_with_data_for_a_server_that_is_dead() {
+    const FILES: usize = 8;
+    let world = World::new();
+    let (port, oss_port) = (free_port(), free_port());
+    let listen = address(port);
+    let more = ["--listen", &listen, "--insecure"];
+    let up = world.up(&more);
+    let oss = world.oss(1, oss_port, port, &[]);
+    let mount = world.mount_point();
+    let path = |n: usize| mount.join(format!("file{n}"));
+    let mut files = Vec::new();
+    eventually("files lie at the other server", || {
+        for n in files.len()..files.len() + FILES {
+            let file = File::create(path(n)).unwrap();
+            file.write_all_at(b"synced", 0).unwrap();
+            file.sync_all().unwrap();
+            files.push(file);
+        }
+        !content(&world.oss_data(1).join("ost0")).is_empty()
+    });
+    files.iter().for_each(|file| file.write_all_at(b"unsent", 0).unwrap());
+    oss.kill();
+    let count = files.len();
+    drop(files);
+    let begun = Instant::now();
+    up.stop();
+    let stopped = begun.elapsed();
+    println!("up has ended after {stopped:?}");
+    assert!(stopped < DEAD_END_MAX, "{stopped:?}");
+
+    // What was synced is there when both are.
+    let up = world.up(&more);
+    let oss = world.oss(1, oss_port, port, &[]);
+    for n in 0..count {
+        let found = fs::read(path(n)).unwrap();
+        assert!([&b"synced"[..], b"unsent"].contains(&&found[..]), "{n}: {found:?}");
+    }
+    up.stop();
+    oss.stop();
 }
 
 #[test]
