@@ -17,6 +17,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// How often it is looked whether an object is alone, and after how long each time.
+const ALONE_POLLS_MAX: u32 = 20;
+const ALONE_POLL: Duration = Duration::from_millis(1);
 
 /// An object in the hand of the kernel.
 struct HandedObject<D: Disk> {
@@ -70,6 +76,18 @@ enum HandOut {
     ChecksFirst,
 }
 
+/// Whether nobody else has an object open, now or in a moment: while they are at it, a scrub and the
+/// loading after a start have one open for a chunk.
+fn becomes_alone<F: DiskFile>(file: &ObjectFile<F>) -> bool {
+    let is_alone = |is_later: bool| {
+        if is_later {
+            thread::sleep(ALONE_POLL);
+        }
+        file.file().is_alone()
+    };
+    is_alone(false) || (0..ALONE_POLLS_MAX).any(|_| is_alone(true))
+}
+
 /// Hands an object out, of which at most so many bytes have to be compared with their checksums.
 fn hand_out<D: Disk>(
     store: &Arc<ObjectStore<D>>,
@@ -79,7 +97,7 @@ fn hand_out<D: Disk>(
     store.works()?;
     let Some(file) = store.file(object, None)? else { return Ok(HandOut::Refused) };
     // Without leases nobody could tell when the kernel is done with it.
-    if file.file().descriptor().is_none() || !file.file().is_alone() {
+    if file.file().descriptor().is_none() || !becomes_alone(&file) {
         return Ok(HandOut::Refused);
     }
     if file.unchecked_bytes()? > check_max {
@@ -145,11 +163,11 @@ mod tests {
     use crate::SpaceGrants;
     use crate::store::checksum::Sums;
     use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX};
+    use crate::store::scrub::ScrubStep;
     use glint_proto::{Ino, Timestamp};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
-    use std::time::Duration;
 
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 
@@ -204,6 +222,21 @@ mod tests {
         raw.write_all_at(&[7], 150_000).unwrap();
         drop(raw);
         assert!(handed(&again).unwrap().is_some());
+    }
+
+    #[test]
+    fn an_object_is_handed_out_while_it_is_scrubbed() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let store = store(dir.path());
+        store.write(OBJECT, 0, &vec![7; 3 << 20], None, false).unwrap();
+        settle(&store);
+        store.begin_scrub();
+        while !matches!(store.scrub(), ScrubStep::Read(bytes) if bytes > 0) {}
+        assert_eq!(store.scrub_report().objects, 0, "it is not read to its end");
+        let handed = hand_out(&store, OBJECT, 4 << 20).unwrap();
+        assert!(matches!(handed, HandOut::Handed(_)));
+        while !matches!(store.scrub(), ScrubStep::Ended) {}
+        assert_eq!(store.scrub_report().objects, 1);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     /// An object is compared with its checksums, to be handed out later.
     pub(crate) is_checking: AtomicBool,
     passing: Arc<Passing>,
-    scrubber: Scrubber<D::File>,
+    scrubber: Scrubber,
 }
 
 pub(super) fn shard_of(object: ObjectId) -> usize {

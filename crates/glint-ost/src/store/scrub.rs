@@ -19,7 +19,7 @@ mod pass;
 #[cfg(test)]
 mod tests;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 use crate::store::checksum::Sums;
 use crate::store::object_store::{ObjectStore, path_of};
 use crate::store::passing::Passing;
@@ -77,8 +77,9 @@ pub enum ScrubStep {
 }
 
 /// The scrubbing of a store.
-pub(crate) struct Scrubber<F> {
-    pass: Mutex<Option<Pass<F>>>,
+#[derive(Default)]
+pub(crate) struct Scrubber {
+    pass: Mutex<Option<Pass>>,
     /// Apart from the pass, because a step of that may wait for the disk.
     progress: Mutex<Progress>,
 }
@@ -109,12 +110,6 @@ struct FoundDamage {
     /// The damage is in a block, and noted there.
     is_noted: bool,
     reason: String,
-}
-
-impl<F> Default for Scrubber<F> {
-    fn default() -> Scrubber<F> {
-        Scrubber { pass: Mutex::default(), progress: Mutex::default() }
-    }
 }
 
 impl Progress {
@@ -195,7 +190,7 @@ impl Progress {
     }
 
     /// Ends the pass.
-    fn end<F: DiskFile>(&mut self, pass: &Pass<F>, path: &Path) {
+    fn end(&mut self, pass: &Pass, path: &Path) {
         // Of other numbers, the objects are gone, but in directories that nobody saw.
         self.found.retain(|object, found| found.seen == pass.number || !pass.lists(*object));
         self.more_before = 0;
@@ -209,7 +204,7 @@ impl Progress {
     }
 }
 
-impl<F: DiskFile> Scrubber<F> {
+impl Scrubber {
     /// Begins a pass, unless one is under way.
     pub(crate) fn begin(&self) {
         let mut progress = self.progress.lock();
@@ -247,7 +242,7 @@ impl<F: DiskFile> Scrubber<F> {
     /// being changed.
     pub(crate) fn step(
         &self,
-        disk: &impl Disk<File = F>,
+        disk: &impl Disk,
         passing: &Passing,
         path: &Path,
         note: impl Fn(ObjectId, &Sums, usize),

@@ -5,6 +5,8 @@
 //!   that none stops a pass.
 //! - An object is damaged if its bytes are not those of its checksums, or if the disk says that it
 //!   lost them ([`is_damage`]). Any other error says nothing about the object: it is not compared.
+//! - An object is open only while a chunk of it is read: who asks whether others have it open, to
+//!   hand it to the kernel ([`crate::handed_out`]), finds it alone between two of them.
 //! - A mismatch counts only if a second reading finds it, too: an object that is changed and
 //!   changed back while a block is read has the same checksums before and after.
 
@@ -24,7 +26,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 const ALIGNMENT: usize = 4096;
 
 /// A pass over all objects.
-pub(super) struct Pass<F> {
+pub(super) struct Pass {
     /// Number that its scrubber gave it.
     pub(super) number: u64,
     /// The next directory.
@@ -34,7 +36,7 @@ pub(super) struct Pass<F> {
     /// Objects left of the directory before it, and how many it had.
     objects: Vec<ObjectId>,
     in_directory: usize,
-    reading: Option<Reading<F>>,
+    reading: Option<Reading>,
     buffer: Vec<u8>,
 }
 
@@ -88,9 +90,8 @@ fn is_damage(errno: Errno) -> bool {
 }
 
 /// An object that is being read.
-struct Reading<F> {
+struct Reading {
     object: ObjectId,
-    file: F,
     /// Read through the page cache, because it cannot be read past it.
     is_cached: bool,
     /// The checksums, and as they are stored.
@@ -105,6 +106,16 @@ struct Reading<F> {
     is_wrong: bool,
 }
 
+/// Opens an object to read it, past the page cache or through it.
+fn open<D: Disk>(disk: &D, object: ObjectId, is_cached: bool) -> Result<D::File, Verdict> {
+    let path = path_of(object);
+    let opened = if is_cached { disk.open_to_read(&path) } else { disk.open_uncached(&path) };
+    opened.map_err(|errno| match errno {
+        Errno::NOENT => Verdict::Gone,
+        errno => Verdict::failed("opening it", errno),
+    })
+}
+
 fn stored_sums(file: &impl DiskFile) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0u8; ATTRIBUTE_BYTES_MAX];
     let len = file.attribute(ATTRIBUTE, &mut value)?;
@@ -112,14 +123,10 @@ fn stored_sums(file: &impl DiskFile) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-impl<F: DiskFile> Reading<F> {
+impl Reading {
     /// Opens an object, if it has checksums.
-    fn open(disk: &impl Disk<File = F>, object: ObjectId) -> Result<Reading<F>, Verdict> {
-        let file = match disk.open_uncached(&path_of(object)) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Err(Verdict::Gone),
-            Err(errno) => return Err(Verdict::failed("opening it", errno)),
-        };
+    fn open<D: Disk>(disk: &D, object: ObjectId) -> Result<(Reading, D::File), Verdict> {
+        let file = open(disk, object, false)?;
         let stored = match stored_sums(&file) {
             Ok(stored) => stored,
             Err(Errno::NODATA | Errno::OPNOTSUPP) => return Err(Verdict::Unsealed),
@@ -133,9 +140,8 @@ impl<F: DiskFile> Reading<F> {
         let Some(sums) = Sums::decode(&stored) else {
             return Err(Verdict::Damaged("its checksums are damaged".into()));
         };
-        Ok(Reading {
+        let reading = Reading {
             object,
-            file,
             is_cached: false,
             sums,
             stored,
@@ -144,14 +150,15 @@ impl<F: DiskFile> Reading<F> {
             sum: 0,
             is_second: false,
             is_wrong: false,
-        })
+        };
+        Ok((reading, file))
     }
 
     /// The verdict, if the object still has the checksums that it is about.
-    fn unless_changed(&self, verdict: Verdict) -> Verdict {
+    fn unless_changed(&self, file: &impl DiskFile, verdict: Verdict) -> Verdict {
         // Who finds damage meanwhile notes it there.
         let is_same = |now: &[u8]| Sums::decode(now).is_some_and(|now| now.are_as(&self.sums));
-        match stored_sums(&self.file) {
+        match stored_sums(file) {
             Ok(now) if now == self.stored || is_same(&now) => verdict,
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Verdict::Changing,
             Err(errno) => Verdict::failed("reading its checksums", errno),
@@ -160,8 +167,8 @@ impl<F: DiskFile> Reading<F> {
 
     /// Verdict on an object that does not match its checksums, for this reason: damaged, if that is
     /// so when the block is read for the second time.
-    fn mismatch(&mut self, reason: String) -> Verdict {
-        match self.unless_changed(Verdict::Damaged(reason)) {
+    fn mismatch(&mut self, file: &impl DiskFile, reason: String) -> Verdict {
+        match self.unless_changed(file, Verdict::Damaged(reason)) {
             Verdict::Damaged(_) if !self.is_second => {
                 let (from, _) = self.sums.block(self.block);
                 (self.at, self.sum, self.is_second) = (from, 0, true);
@@ -171,31 +178,19 @@ impl<F: DiskFile> Reading<F> {
         }
     }
 
-    /// Has the object read through the page cache from now on.
-    fn read_cached(&mut self, disk: &impl Disk<File = F>) -> Verdict {
-        match disk.open_to_read(&path_of(self.object)) {
-            Ok(file) => {
-                (self.file, self.is_cached) = (file, true);
-                Verdict::More
-            }
-            Err(Errno::NOENT) => Verdict::Gone,
-            Err(errno) => Verdict::failed("opening it", errno),
-        }
-    }
-
     /// Reads on, no more than a chunk. Returns how much that was.
     fn read(
         &mut self,
-        disk: &impl Disk<File = F>,
+        file: &impl DiskFile,
         passing: &Passing,
         buffer: &mut [u8],
     ) -> (u64, Verdict) {
         if self.block == 0 && self.at == 0 {
-            match self.file.stat() {
+            match file.stat() {
                 Ok(stat) if stat.size == self.sums.size() => {}
                 Ok(stat) => {
                     let (is, was) = (stat.size, self.sums.size());
-                    return (0, self.mismatch(format!("it has {is} bytes, and had {was}")));
+                    return (0, self.mismatch(file, format!("it has {is} bytes, and had {was}")));
                 }
                 Err(errno) => return (0, Verdict::failed("its state", errno)),
             }
@@ -208,17 +203,20 @@ impl<F: DiskFile> Reading<F> {
         let len = left.min(CHUNK_BYTES);
         let room = &mut buffer[..len.next_multiple_of(ALIGNMENT)];
         let read = match self.is_cached {
-            true => passing.read_adding_none(&self.file, room, self.at),
-            false => self.file.read(room, self.at),
+            true => passing.read_adding_none(file, room, self.at),
+            false => file.read(room, self.at),
         };
         let n = match read {
             Ok(n) => n.min(len),
             Err(Errno::INTR) => return (0, Verdict::More),
             // The file system cannot read the file in such pieces past the page cache.
-            Err(Errno::INVAL) if !self.is_cached => return (0, self.read_cached(disk)),
+            Err(Errno::INVAL) if !self.is_cached => {
+                self.is_cached = true;
+                return (0, Verdict::More);
+            }
             Err(errno) => {
                 let failed = Verdict::failed(&format!("reading it at byte {}", self.at), errno);
-                return (0, self.unless_changed(failed));
+                return (0, self.unless_changed(file, failed));
             }
         };
         self.sum = crc32c::crc32c_append(self.sum, &buffer[..n]);
@@ -228,7 +226,7 @@ impl<F: DiskFile> Reading<F> {
         }
         if self.sum != self.sums.expected(self.block) {
             let reason = format!("bytes {from}..{to} do not match their checksum");
-            let verdict = self.mismatch(reason);
+            let verdict = self.mismatch(file, reason);
             self.is_wrong = matches!(verdict, Verdict::Damaged(_));
             return (n as u64, verdict);
         }
@@ -238,8 +236,8 @@ impl<F: DiskFile> Reading<F> {
     }
 }
 
-impl<F: DiskFile> Pass<F> {
-    pub(super) fn new(number: u64) -> Pass<F> {
+impl Pass {
+    pub(super) fn new(number: u64) -> Pass {
         Pass {
             number,
             directory: 0,
@@ -263,7 +261,7 @@ impl<F: DiskFile> Pass<F> {
     }
 
     /// The next object, once those of a directory are known. The outcome is why there is none.
-    fn next(&mut self, disk: &impl Disk<File = F>) -> Result<ObjectId, Outcome> {
+    fn next(&mut self, disk: &impl Disk) -> Result<ObjectId, Outcome> {
         loop {
             if let Some(object) = self.objects.pop() {
                 return Ok(object);
@@ -285,26 +283,24 @@ impl<F: DiskFile> Pass<F> {
     }
 
     /// Goes on by a directory, or a chunk of an object.
-    pub(super) fn step(&mut self, disk: &impl Disk<File = F>, passing: &Passing) -> Outcome {
-        let mut reading = match self.reading.take() {
-            Some(reading) => reading,
-            None => {
-                let object = match self.next(disk) {
-                    Ok(object) => object,
-                    Err(outcome) => return outcome,
-                };
-                match Reading::open(disk, object) {
-                    Ok(reading) => reading,
-                    Err(verdict) => {
-                        return Outcome::Object { object, bytes: 0, verdict, wrong: None };
-                    }
-                }
+    pub(super) fn step(&mut self, disk: &impl Disk, passing: &Passing) -> Outcome {
+        let (object, opened) = match self.reading.take() {
+            Some(reading) => {
+                let object = reading.object;
+                (object, open(disk, object, reading.is_cached).map(|file| (reading, file)))
             }
+            None => match self.next(disk) {
+                Ok(object) => (object, Reading::open(disk, object)),
+                Err(outcome) => return outcome,
+            },
+        };
+        let (mut reading, file) = match opened {
+            Ok(opened) => opened,
+            Err(verdict) => return Outcome::Object { object, bytes: 0, verdict, wrong: None },
         };
         let unaligned = self.buffer.as_ptr().align_offset(ALIGNMENT);
         let (bytes, verdict) =
-            reading.read(disk, passing, &mut self.buffer[unaligned..][..CHUNK_BYTES]);
-        let object = reading.object;
+            reading.read(&file, passing, &mut self.buffer[unaligned..][..CHUNK_BYTES]);
         let mut wrong = None;
         if let Verdict::More = verdict {
             self.reading = Some(reading);
