@@ -43,6 +43,9 @@ pub const ENGINE_CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Largest object whose data an OST keeps in memory, where nothing else was set: larger ones pass
 /// through.
 pub const OBJECT_CACHE_BYTES_MAX: u64 = 8 << 20;
+/// Smallest file that the kernel gets to read by itself: for less, asking for the object and giving
+/// it back take longer than reading it through the mount.
+pub const PASSED_BYTES_MIN: u64 = 256 << 10;
 /// Most bytes of an object that are compared with their checksums before the kernel gets it to read
 /// by itself: who opens the file waits for that.
 pub const HAND_OUT_CHECK_BYTES_MAX: u64 = 512 << 20;
@@ -374,5 +377,6 @@ const _: () = assert!(descriptors(descriptors_min(8, 4), 8, 4).is_some());
 const _: () = assert!(descriptors(descriptors_min(8, 4) - 1, 8, 4).is_none());
 const _: () = assert!(descriptors(descriptors_min(2, 100), 2, 100).is_some());
 const _: () = assert!(descriptors(descriptors_min(2, 100) - 1, 2, 100).is_none());
+const _: () = assert!(0 < PASSED_BYTES_MIN && PASSED_BYTES_MIN <= HAND_OUT_CHECK_BYTES_MAX);
 const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);
 const _: () = assert!(STRIPE_BYTES_LOG2_DEFAULT <= STRIPE_BYTES_LOG2_MAX);

@@ -9,6 +9,7 @@
 use crate::client::Client;
 use crate::vfs::Handle;
 use glint_net::Transport;
+use glint_proto::limits::PASSED_BYTES_MIN;
 use glint_proto::{FsResult, LocalObject};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ impl<T: Transport> Client<T> {
         let Some(handed) = self.transport.hand_out(ost, object).await? else { return Ok(None) };
         // What is missing behind its end reads as zeros, for all but the kernel.
         let size = self.size_of(file.ino).await?;
-        if size == 0 || handed.size()? != size {
+        if size < PASSED_BYTES_MIN || handed.size()? != size {
             return Ok(None);
         }
         file.handed_out.store(true, Ordering::Release);

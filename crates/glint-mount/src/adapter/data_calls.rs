@@ -61,10 +61,7 @@ impl<F: Vfs> Call<'_, F> {
         let (may_write, mappable) = writes(flags);
         let passed = match self.adapter.passthrough.get() {
             // Apart from the state of other requests: it is large.
-            Some(passthrough) => {
-                let opened = (ino, handle, created);
-                Box::pin(self.adapter.pass(passthrough, opened, flags)).await?
-            }
+            Some(passthrough) => Box::pin(self.adapter.pass(passthrough, open, flags)).await?,
             None => None,
         };
         let others = !created && valid.attr.is_zero();

@@ -15,6 +15,7 @@
 
 use glint_client::Handle;
 use glint_proto::Ino;
+use glint_proto::limits::PASSED_BYTES_MIN;
 use glint_wait::Sharded;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -129,9 +130,13 @@ impl<B: InHand> PassedOpens<B> {
         self.shards.of(ino.0).lock()
     }
 
-    /// Whether an open would be passed through if it had an object: one is worth asking for.
-    pub(crate) fn may_begin(&self, ino: Ino, access: OpenAccess) -> bool {
-        access.only_reads() && self.files(ino).get(&ino).is_none_or(FileOpens::is_closed)
+    /// Whether an open would be passed through if it had an object, and one is worth asking for, of
+    /// a file of this size, if that is known.
+    pub(crate) fn may_begin(&self, ino: Ino, access: OpenAccess, size: Option<u64>) -> bool {
+        let is_small = size.is_some_and(|size| size < PASSED_BYTES_MIN);
+        !is_small
+            && access.only_reads()
+            && self.files(ino).get(&ino).is_none_or(FileOpens::is_closed)
     }
 
     /// Adds an open for which perhaps an object was handed out. Returns which object it gets.
@@ -262,12 +267,12 @@ mod tests {
     #[test]
     fn readers_are_passed_through_and_writers_go_around() {
         let (opens, object) = (PassedOpens::<TestObject>::default(), TestObject::default());
-        assert!(opens.may_begin(INO, access(READ)));
-        assert!(!opens.may_begin(INO, access(BOTH)));
-        assert!(!opens.may_begin(INO, access(READ | libc::O_DIRECT)));
+        assert!(opens.may_begin(INO, access(READ), None));
+        assert!(!opens.may_begin(INO, access(BOTH), None));
+        assert!(!opens.may_begin(INO, access(READ | libc::O_DIRECT), None));
         assert!(opens.open(INO, Handle(0), access(WRITE), None).is_none(), "it has no pages");
         let first = opens.open(INO, Handle(1), access(READ), Some(object)).unwrap();
-        assert!(!first.around && !opens.may_begin(INO, access(READ)));
+        assert!(!first.around && !opens.may_begin(INO, access(READ), None));
         assert!(!opens.open(INO, Handle(2), access(READ), None).unwrap().around);
         for (number, flags) in [(3, WRITE), (4, BOTH), (5, READ | libc::O_DIRECT)] {
             assert_eq!(opens.has_stores(INO), number > 4);
@@ -292,13 +297,25 @@ mod tests {
     fn what_has_pages_keeps_them() {
         let opens = PassedOpens::<TestObject>::default();
         assert!(opens.open(INO, Handle(1), access(READ), None).is_none());
-        assert!(!opens.may_begin(INO, access(READ)));
+        assert!(!opens.may_begin(INO, access(READ), None));
         assert!(opens.open(INO, Handle(2), access(READ), Some(TestObject::default())).is_none());
         for number in [1, 2] {
             let (now, ended) = opens.close(INO, Handle(number), access(READ));
             assert!(now == Some(Handle(number)) && ended.is_none());
         }
         assert!(opens.files(INO).is_empty());
+    }
+
+    #[test]
+    fn small_files_are_not_asked_for_and_get_what_others_have() {
+        let opens = PassedOpens::<TestObject>::default();
+        let may_begin = |size| opens.may_begin(INO, access(READ), size);
+        assert!(!may_begin(Some(0)) && !may_begin(Some(PASSED_BYTES_MIN - 1)));
+        assert!(may_begin(Some(PASSED_BYTES_MIN)) && may_begin(None));
+        // It was larger when the first one opened it.
+        drop(opens.open(INO, Handle(1), access(READ), Some(TestObject::default())));
+        assert!(!may_begin(Some(1)));
+        assert!(!opens.open(INO, Handle(2), access(READ), None).unwrap().around);
     }
 
     #[test]
@@ -350,7 +367,7 @@ mod tests {
                         let flags = [READ, WRITE, BOTH, READ | libc::O_DIRECT][usize::from(kind)];
                         let (handle, access) = (Handle(next), access(flags));
                         next += 1;
-                        let is_handed = opens.may_begin(INO, access) && at % 4 > 0;
+                        let is_handed = opens.may_begin(INO, access, None) && at % 4 > 0;
                         let handed = is_handed.then(|| object.clone());
                         let passed = opens.open(INO, handle, access, handed);
                         let passed = passed.map(|passed| passed.around);

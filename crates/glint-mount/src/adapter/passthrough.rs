@@ -4,7 +4,7 @@
 use crate::adapter::dispatch::Adapter;
 use crate::adapter::passed_opens::{EndedPassing, InHand, OpenAccess, PassedOpen, PassedOpens};
 use crate::transport::backing::Backing;
-use glint_client::{Handle, Valid, Vfs};
+use glint_client::{Handle, Open, Valid, Vfs};
 use glint_net::host;
 use glint_proto::{FsResult, Ino, LocalObject};
 use glint_telemetry::Counter;
@@ -63,16 +63,20 @@ impl<F: Vfs> Adapter<F> {
     pub(crate) async fn pass(
         &self,
         passthrough: &Passthrough,
-        (ino, handle, created): (Ino, Handle, bool),
+        open: &Open,
         flags: u32,
     ) -> FsResult<Option<PassedOpen<Backing>>> {
+        let Open { attr, handle, created, .. } = open;
+        let (ino, handle) = (attr.ino, *handle);
+        // While somebody writes, the objects know it better.
+        let size = (!attr.size_on_ost).then_some(attr.size);
         let mut access = OpenAccess::of(flags);
         access.around |= self.direct_io;
         if let Some(ended) = passthrough.opens.end_if_unused(ino) {
             self.end_passing(ino, ended).await;
         }
         let mut handed = None;
-        if !created && passthrough.opens.may_begin(ino, access) {
+        if !*created && passthrough.opens.may_begin(ino, access, size) {
             handed = match self.fs.hand_out(handle).await {
                 Ok(object) => object.and_then(|object| passthrough.register(object)),
                 // Who reads it hears why.

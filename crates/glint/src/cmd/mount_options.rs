@@ -20,7 +20,7 @@ pub(crate) const HELP: &str = "\
     up to half a second later; inodes=N: how many are kept in memory (393 216); idle=SECONDS: \
     how long nobody must have used the mount before it returns its locks (600; 0: never); of \
     `glint up` without --listen passthrough=on|off (off): whether the kernel (Linux 6.9) reads \
-    files from their objects by itself. Without --cert \
+    files of 256 KiB or more from their objects by itself. Without --cert \
     a mount is nosuid,nodev unless trust is said: whoever reaches the server may make programs and \
     devices of root there. (suid,dev do it, too, but mount(8) does not pass them on)";
 

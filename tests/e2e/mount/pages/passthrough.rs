@@ -198,6 +198,11 @@ fn what_the_kernel_cannot_read_by_itself_is_read_as_ever() {
         drop((both, reader));
         File::create(mount.join("empty")).unwrap();
         assert!(!open(world, &mount.join("empty")).1);
+        let small = mount.join("small");
+        fs::write(&small, &content()[..200_000]).unwrap();
+        let (reader, is_passed) = open(world, &small);
+        assert!(!is_passed && read_all(&reader) == content()[..200_000]);
+        drop(reader);
         fs::create_dir(mount.join("striped")).unwrap();
         sh(&mount, "setfattr -n glint.layout -v stripe_count=2 striped");
         let striped = mount.join("striped/f");
