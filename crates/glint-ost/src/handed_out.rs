@@ -10,7 +10,7 @@ use crate::ost_set::OstSet;
 use crate::service::Apart;
 use crate::store::object::ObjectFile;
 use crate::store::object_store::ObjectStore;
-use glint_proto::limits::HAND_OUT_CHECK_BYTES_MAX;
+use glint_proto::limits::{HAND_OUT_CHECK_BYTES_MAX, HAND_OUT_CHECK_MS_MAX};
 use glint_proto::{Errno, FsResult, LocalObject, ObjectId};
 use parking_lot::Mutex;
 use std::io;
@@ -18,7 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often it is looked whether an object is alone, and after how long each time.
 const ALONE_POLLS_MAX: u32 = 20;
@@ -72,7 +72,8 @@ enum HandOut {
     Handed(Arc<dyn LocalObject>),
     /// There is none, or others have it.
     Refused,
-    /// Too much of it would have to be compared with its checksums before.
+    /// The rest of it has to be compared with its checksums before, which takes too long for the
+    /// caller to wait.
     ChecksFirst,
 }
 
@@ -88,11 +89,26 @@ fn becomes_alone<F: DiskFile>(file: &ObjectFile<F>) -> bool {
     is_alone(false) || (0..ALONE_POLLS_MAX).any(|_| is_alone(true))
 }
 
-/// Hands an object out, of which at most so many bytes have to be compared with their checksums.
+/// How much of an object is compared with its checksums while its reader waits.
+#[derive(Clone, Copy)]
+struct CheckBounds {
+    /// If more has to be, nothing is.
+    bytes: u64,
+    /// After this time the rest is left.
+    time: Duration,
+}
+
+const CHECK_BOUNDS: CheckBounds = CheckBounds {
+    bytes: HAND_OUT_CHECK_BYTES_MAX,
+    time: Duration::from_millis(HAND_OUT_CHECK_MS_MAX),
+};
+
+/// Hands an object out. Blocks that were compared with their checksums since the object was opened
+/// or sealed are not compared again.
 fn hand_out<D: Disk>(
     store: &Arc<ObjectStore<D>>,
     object: ObjectId,
-    check_max: u64,
+    bounds: CheckBounds,
 ) -> io::Result<HandOut> {
     store.works()?;
     let Some(file) = store.file(object, None)? else { return Ok(HandOut::Refused) };
@@ -100,10 +116,15 @@ fn hand_out<D: Disk>(
     if file.file().descriptor().is_none() || !becomes_alone(&file) {
         return Ok(HandOut::Refused);
     }
-    if file.unchecked_bytes()? > check_max {
+    if file.unchecked_bytes()? > bounds.bytes {
         return Ok(HandOut::ChecksFirst);
     }
-    while file.check_next(true)? {}
+    let began = Instant::now();
+    while file.check_next(true)? {
+        if began.elapsed() >= bounds.time {
+            return Ok(HandOut::ChecksFirst);
+        }
+    }
     let (store, has_stores) = (store.clone(), Mutex::new(false));
     Ok(HandOut::Handed(Arc::new(HandedObject { store, object, file, has_stores })))
 }
@@ -140,7 +161,7 @@ impl<D: Disk> OstSet<D> {
     ) -> FsResult<Option<Arc<dyn LocalObject>>> {
         let ost = self.osts.get(usize::from(index)).ok_or(Errno::ENXIO)?;
         let store = ost.store().clone();
-        let work = move |_: &ObjectStore<D>| hand_out(&store, object, HAND_OUT_CHECK_BYTES_MAX);
+        let work = move |_: &ObjectStore<D>| hand_out(&store, object, CHECK_BOUNDS);
         match ost.apart_unless_dropped(CallKind::Long, Apart::default(), work).await {
             Ok(Ok(HandOut::Handed(handed))) => Ok(Some(handed)),
             Ok(Ok(HandOut::Refused)) => Ok(None),
@@ -186,8 +207,12 @@ mod tests {
         Sums::decode(&value[..len])
     }
 
+    fn up_to(bytes: u64) -> CheckBounds {
+        CheckBounds { bytes, time: Duration::MAX }
+    }
+
     fn handed(store: &Arc<ObjectStore>) -> io::Result<Option<Arc<dyn LocalObject>>> {
-        Ok(match hand_out(store, OBJECT, 200_000)? {
+        Ok(match hand_out(store, OBJECT, up_to(200_000))? {
             HandOut::Handed(object) => Some(object),
             HandOut::Refused => None,
             HandOut::ChecksFirst => panic!("it is not larger"),
@@ -247,7 +272,7 @@ mod tests {
         settle(&first);
         drop(first);
         let store = store(dir.path());
-        let is_handed = || match hand_out(&store, OBJECT, 100_000).unwrap() {
+        let is_handed = || match hand_out(&store, OBJECT, up_to(100_000)).unwrap() {
             HandOut::Handed(_) => true,
             HandOut::Refused => panic!("it is there"),
             HandOut::ChecksFirst => false,
@@ -259,6 +284,41 @@ mod tests {
         store.is_checking.store(false, Ordering::Relaxed);
         check_behind(&store, OBJECT).unwrap();
         assert!(is_handed() && !store.is_checking.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn who_opens_a_file_does_not_wait_for_all_of_a_slow_disk() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let first = store(dir.path());
+        first.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
+        settle(&first);
+        drop(first);
+        let store = store(dir.path());
+        let unchecked = || store.file(OBJECT, None).unwrap().unwrap().unchecked_bytes().unwrap();
+        let bounds = CheckBounds { bytes: u64::MAX, time: Duration::ZERO };
+        assert!(matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::ChecksFirst)));
+        assert_eq!(unchecked(), 200_000 - (64 << 10), "one block was compared");
+        check_behind(&store, OBJECT).unwrap();
+        assert_eq!(unchecked(), 0);
+        assert!(matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::Handed(_))));
+    }
+
+    #[test]
+    fn what_was_compared_is_not_compared_again_until_it_changes() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let store = store(dir.path());
+        store.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
+        settle(&store);
+        let compares_nothing = || {
+            let bounds = CheckBounds { bytes: 0, time: Duration::MAX };
+            matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::Handed(_)))
+        };
+        assert!(!compares_nothing());
+        assert!(handed(&store).unwrap().is_some() && compares_nothing());
+        store.write(OBJECT, 0, &[8; 10], None, false).unwrap();
+        assert!(compares_nothing(), "what has changed has no checksum yet");
+        settle(&store);
+        assert!(!compares_nothing(), "its checksums are new");
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub const PASSED_BYTES_MIN: u64 = 256 << 10;
 /// Most bytes of an object that are compared with their checksums before the kernel gets it to read
 /// by itself: who opens the file waits for that.
 pub const HAND_OUT_CHECK_BYTES_MAX: u64 = 512 << 20;
+/// How long that may take: the disk may be slow. The rest is compared in the background.
+pub const HAND_OUT_CHECK_MS_MAX: u64 = 1_000;
 
 /// Smallest stripe.
 pub const STRIPE_BYTES_LOG2_MIN: u8 = 16;
@@ -377,6 +379,7 @@ const _: () = assert!(descriptors(descriptors_min(8, 4), 8, 4).is_some());
 const _: () = assert!(descriptors(descriptors_min(8, 4) - 1, 8, 4).is_none());
 const _: () = assert!(descriptors(descriptors_min(2, 100), 2, 100).is_some());
 const _: () = assert!(descriptors(descriptors_min(2, 100) - 1, 2, 100).is_none());
+const _: () = assert!(HAND_OUT_CHECK_MS_MAX < LEASE_MS_MIN);
 const _: () = assert!(0 < PASSED_BYTES_MIN && PASSED_BYTES_MIN <= HAND_OUT_CHECK_BYTES_MAX);
 const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);
 const _: () = assert!(STRIPE_BYTES_LOG2_DEFAULT <= STRIPE_BYTES_LOG2_MAX);
