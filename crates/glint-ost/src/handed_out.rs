@@ -189,6 +189,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
+    use std::sync::Barrier;
 
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 
@@ -301,6 +302,32 @@ mod tests {
         check_behind(&store, OBJECT).unwrap();
         assert_eq!(unchecked(), 0);
         assert!(matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::Handed(_))));
+    }
+
+    #[test]
+    fn those_who_open_a_file_at_once_compare_each_block_once() {
+        const BLOCKS: u64 = 64;
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let store = store(dir.path());
+        let data = vec![7u8; (BLOCKS as usize) << 16];
+        store.write(OBJECT, 0, &data, None, false).unwrap();
+        settle(&store);
+        let file = store.file(OBJECT, None).unwrap().unwrap();
+        assert_eq!(file.unchecked_bytes().unwrap(), BLOCKS << 16);
+        let start = Barrier::new(8);
+        let compare = || {
+            let mut compared = 0u64;
+            start.wait();
+            while file.check_next(true).unwrap() {
+                compared += 1;
+            }
+            compared
+        };
+        let compared: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(compare)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(compared, BLOCKS);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::store::checksum::Sums;
 use crate::store::passing::{Passing, Range};
 use crate::store::written::Written;
 use glint_proto::{ObjectId, Timestamp};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
@@ -127,6 +127,8 @@ pub(crate) struct ObjectFile<F: DiskFile> {
     mtime_changed: AtomicBool,
     /// Who may have the kernel change bytes of it unseen.
     stores: AtomicU32,
+    /// Held while a block is compared before the object is handed to the kernel.
+    comparing: Mutex<()>,
 }
 
 impl<F: DiskFile> ObjectFile<F> {
@@ -145,6 +147,7 @@ impl<F: DiskFile> ObjectFile<F> {
             ctime: AtomicI64::new(0),
             mtime_changed: AtomicBool::new(false),
             stores: AtomicU32::new(0),
+            comparing: Mutex::new(()),
         }
     }
 

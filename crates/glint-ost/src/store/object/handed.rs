@@ -25,6 +25,9 @@ impl<F: DiskFile> ObjectFile<F> {
     /// Compares the first block of them. Returns false if there is none. Who changes the object
     /// waits for one block. With `stays` its data stays in memory, if data of the object does.
     pub(crate) fn check_next(&self, stays: bool) -> io::Result<bool> {
+        // Of several that open the file at once each would compare the same block. Before the lock
+        // of the seal, so that nobody who changes the object waits for more than one of them.
+        let _one = self.comparing.lock();
         let stays = stays && !self.passes()?;
         let reading = if stays { ReadMode::Waiting } else { ReadMode::AddingNone };
         let seal = self.known_seal()?;
