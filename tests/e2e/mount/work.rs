@@ -37,7 +37,7 @@ fn work_measures_all_rows_and_counts_their_requests() {
     fs::create_dir(&stage).unwrap();
     let output = run(&mut work(&["--data", text(&stage), "--report", text(&report)]));
     let lines = lines(&output);
-    assert_eq!(lines.len(), 15);
+    assert_eq!(lines.len(), 16);
     for line in &lines {
         // What is as small as here is read in no time on the local file system.
         assert!(line["per_s"].as_f64().unwrap() > 0.0 && line["ratio"].is_number(), "{line}");
@@ -102,6 +102,11 @@ fn work_is_done_in_one_process() {
     let reach: Vec<_> = lines.iter().map(|line| &line["ratio_reach"]).collect();
     assert_eq!(reach, [&Value::Null, &0.6.into()], "{lines:?}");
     assert!(lines.iter().all(|line| line["requests"].is_null()), "{lines:?}");
+    let options = ["-o", "passthrough=off", "-o", "passthrough=on", "ior", "ior-opened"];
+    let lines = self::lines(&run(work(&["--up", "--data", text(&stage)]).args(options)));
+    let reach: Vec<_> = lines.iter().map(|line| &line["ratio_reach"]).collect();
+    let (none, passed) = (&Value::Null, &Value::from(0.9));
+    assert_eq!(reach, [none, none, passed, passed], "{lines:?}");
     assert!(is_empty(&stage), "nothing is left");
 }
 

@@ -83,9 +83,10 @@ pub(super) struct Described<'a> {
 impl Described<'_> {
     fn lines(&self, setup: usize) -> Vec<Line<'_>> {
         let own = &self.figures.mounted[setup];
+        let options = &self.figures.setups[setup];
         let rows = self.rows.iter().zip(&self.figures.local).zip(own);
         let line = |((row, local), own): ((&&'static WorkRow, &RowFigures), _)| {
-            let reach = if self.is_up { row.ratio_up } else { Some(row.ratio) };
+            let reach = row.reach(self.is_up, options);
             Line { row, reach, local: local.per_s(), own }
         };
         rows.map(line).collect()

@@ -8,6 +8,7 @@ use crate::ior::{Pattern, read_pattern};
 use crate::sample::median;
 use crate::smallfile::{Asked, SmallfileOp};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
@@ -242,7 +243,10 @@ fn one(
                 None => Ok(Done { per_s: outcome.sample.per_s(), units: outcome.finished as f64 }),
             }
         }
-        Job::Ior { readers, transfer, strided, random } => {
+        Job::Ior { readers, transfer, strided, random, opened } => {
+            let path = base.join(LARGE);
+            let open = opened.then(|| File::open(&path)).transpose();
+            let _open = open.map_err(|e| format!("{}: {e}", path.display()))?;
             let total = lists.amounts.large;
             let pattern = Pattern { writers: readers, transfer, total, strided, random };
             let targets = [base.to_owned()];

@@ -32,8 +32,15 @@ use std::time::Instant;
 /// Medians of the rounds count. Printed beside each rate are the ratio to local, the requests that
 /// the server received for each file (4 MiB, read), and what is aimed at. Needs root.
 ///
+/// With --up and `-o passthrough=on` the kernel reads the large file, of IOR and fio, from its
+/// object; the other files are too small for that. The rows of IOR count the first open, too, which
+/// compares all of a file of up to 512M with its checksums. The row ior-opened and fio's do not:
+/// they show how fast the file is read from then on. With --up no requests are counted: there is no
+/// network.
+///
 ///   glint bench work                           # all rows
 ///   glint bench work cat diff -o prefetch=on -o prefetch=off
+///   glint bench work --up ior ior-opened randread-1 -o passthrough=off -o passthrough=on
 ///   glint bench work --report docs/reports --data /mnt/disk
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
