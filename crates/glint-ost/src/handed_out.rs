@@ -259,7 +259,7 @@ mod tests {
         store.begin_scrub();
         while !matches!(store.scrub(), ScrubStep::Read(bytes) if bytes > 0) {}
         assert_eq!(store.scrub_report().objects, 0, "it is not read to its end");
-        let handed = hand_out(&store, OBJECT, 4 << 20).unwrap();
+        let handed = hand_out(&store, OBJECT, up_to(4 << 20)).unwrap();
         assert!(matches!(handed, HandOut::Handed(_)));
         while !matches!(store.scrub(), ScrubStep::Ended) {}
         assert_eq!(store.scrub_report().objects, 1);
