@@ -31,6 +31,7 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
         if self.settings.shared && request.is_write() {
             self.mds.wrote(client);
         }
+        let _user = self.replication.serves_user();
         // Over when the change is made, and before it is answered.
         let _change = self.osts.begin_change(&request, &bulk);
         let answer = match to.chain {

@@ -28,6 +28,7 @@ impl<D: Disk> ObjectService for Oss<D> {
             Err(errno) => return Answer::unchanged(Err(errno)),
         };
         let client = session.client();
+        let _user = self.replication.serves_user();
         // Over when the change is made, and before it is answered.
         let _change = self.osts.begin_change(&request, &bulk);
         let answer = match to.chain {

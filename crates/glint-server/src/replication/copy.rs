@@ -3,12 +3,11 @@
 //! Invariant: each piece is read and given in the turn of its range, so no change of a client comes
 //! between; changes after it reach the member by themselves.
 
+use super::heal::{HealPace, HealPiece};
 use super::{Here, Replication};
-use glint_net::host;
-use glint_ost::Bandwidth;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
-use glint_proto::{Bulk, Errno, ObjectAttr, ObjectId, OstReply, OstRequest, clock};
+use glint_proto::{Bulk, Errno, ObjectAttr, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, OP_NONE, Span, traced};
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,6 +34,14 @@ pub(super) const PIECE: u64 = 1 << 20;
 /// FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE.
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
+/// Begins a piece at the pace of heal, or at once.
+async fn begin(pace: Option<&HealPace>) -> Option<HealPiece<'_>> {
+    match pace {
+        Some(pace) => Some(pace.begin().await),
+        None => None,
+    }
+}
+
 /// Why a member has not made a part of a copy.
 fn of_member(ost: u16, errno: Errno) -> CopyError {
     match errno {
@@ -45,18 +52,18 @@ fn of_member(ost: u16, errno: Errno) -> CopyError {
 
 impl Replication {
     /// Makes these parts of an object in `member`, its size and its time as they are in `head`, which
-    /// is here, no faster than the `limit`. Returns how many bytes were given.
+    /// is here, at the `pace` of heal, or at once. Returns how many bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
         (object, parts): (ObjectId, &[Touched]),
-        limit: Option<&Bandwidth>,
+        pace: Option<&HealPace>,
     ) -> Result<u64, CopyError> {
         let copied = async {
             let _span = Span::start(Layer::Heal, OP_NONE);
-            self.copy_timed(here, (head, row), member, (object, parts), limit).await
+            self.copy_timed(here, (head, row), member, (object, parts), pace).await
         };
         traced(pin!(copied)).await
     }
@@ -67,18 +74,22 @@ impl Replication {
         (head, row): (u16, &Chain),
         member: u16,
         (object, parts): (ObjectId, &[Touched]),
-        limit: Option<&Bandwidth>,
+        pace: Option<&HealPace>,
     ) -> Result<u64, CopyError> {
         let to = (member, row);
+        let piece = begin(pace).await;
         let Some((attr, was_there)) = self.same_size(here, (head, to), object).await? else {
             return Ok(0);
         };
+        drop(piece);
         let mut given = 0;
         for part in parts {
             let end = part.end.min(attr.size);
             let mut at = part.start.min(end);
             while at < end {
                 let stop = end.min((at / PIECE + 1) * PIECE);
+                // Before its turn, for which users wait.
+                let piece = begin(pace).await;
                 let turn = self.turn(object, at, stop).await;
                 let data = self.read(here, (head, row), object, (at, stop)).await?;
                 // Most data needs no other call to the disk.
@@ -93,15 +104,16 @@ impl Replication {
                 }
                 let data = Some(data).filter(|_| hole < stop);
                 let bytes = self.give_piece(here, to, object, (at, stop), data).await?;
-                drop(turn);
+                drop((turn, piece));
                 // Behind it: nobody who changes the object waits for that, and holes cost nothing.
-                if let Some(limit) = limit {
-                    host::sleep(limit.take(bytes, clock::now())).await;
+                if let Some(pace) = pace {
+                    pace.gave(bytes).await;
                 }
                 given += bytes;
                 at = stop;
             }
         }
+        let _piece = begin(pace).await;
         let _turn = self.turn(object, 0, u64::MAX).await;
         if let OstReply::Stat(Some(attr)) =
             self.own_of(here, (head, row), object, OstRequest::Stat { object }, Bulk::None).await?
@@ -276,6 +288,7 @@ mod tests {
     use crate::replication::tests::{Server, Still};
     use crate::replication::{Asked, Peers};
     use futures_lite::future::block_on;
+    use glint_net::host;
     use glint_proto::chain::{
         ChainId, Destination, Forward, Member, MemberEvent, MemberState, PeerReply,
     };

@@ -3,8 +3,8 @@
 //! Invariant: while heal is paused nothing is copied from a head to another member, and what is
 //! known to be lacking stays in the index.
 
+use super::pacing::HealPace;
 use crate::replication::touched::{Key, Tag};
-use glint_ost::Bandwidth;
 use glint_proto::chain::{ChainPolicy, Touched};
 use glint_proto::clock;
 use parking_lot::Mutex;
@@ -42,8 +42,7 @@ struct Todo {
 /// The control.
 pub(crate) struct HealControl {
     policy: Mutex<ChainPolicy>,
-    /// Bytes a second, if that is limited.
-    pub(super) limit: Option<Bandwidth>,
+    pub(super) pace: HealPace,
     given: Mutex<BTreeMap<u16, Given>>,
     todo: Mutex<HashMap<Key, Todo>>,
 }
@@ -53,7 +52,7 @@ impl HealControl {
     pub(crate) fn new(limit: Option<u64>) -> HealControl {
         HealControl {
             policy: Mutex::default(),
-            limit: limit.map(Bandwidth::new),
+            pace: HealPace::new(limit),
             given: Mutex::default(),
             todo: Mutex::default(),
         }

@@ -19,11 +19,13 @@
 
 mod control;
 mod index;
+mod pacing;
 mod repair;
 mod unreadable;
 
 pub(crate) use control::{HealControl, HealRate};
 pub(crate) use index::ENTRIES;
+pub(super) use pacing::{HealPace, HealPiece};
 pub(crate) use repair::CopyFault;
 pub(crate) use unreadable::Marks;
 
@@ -135,8 +137,8 @@ impl Replication {
         let begun = clock::now();
         let Batch { objects: batch, upto, page } = self.next_batch(key, row.version).await?;
         let copies = batch.chunk_by(|one, next| one.object == next.object).map(async |parts| {
-            let (object, limit) = (parts[0].object, self.healing.limit.as_ref());
-            (object, self.copy(here, (head, row), member, (object, parts), limit).await)
+            let (object, pace) = (parts[0].object, Some(&self.healing.pace));
+            (object, self.copy(here, (head, row), member, (object, parts), pace).await)
         });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
         let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Vec::new());

@@ -55,6 +55,8 @@ impl Replication {
             _ => Data::None,
         };
         let mut touched = touched(&request, data)?;
+        // Others are of heal.
+        let _user = (forward.sequence > 0).then(|| self.serves_user());
         if forward.sequence > 0 {
             // The head orders changes only when it has taken over: what may differ in copies is in doubt
             // here by then.

@@ -1,0 +1,326 @@
+//! The pace of heal: it gives way to users.
+//!
+//! Heal works at full speed while nobody else does. Of the time in which it works at pieces beside
+//! requests of users it rests a part afterwards ([`REST_PER_WORK`]), all pieces of the server
+//! together: so its share of what both need (the disks, processors and the network) is bounded, and
+//! no measure of how fast any of them is enters into it.
+//!
+//! Invariants:
+//! - A piece begins while no rest lasts, and holds the turn of no range before: no user waits for
+//!   heal that rests.
+//! - Rests are no longer than [`REST_MAX`], and earned by work before: heal always goes on, and has
+//!   its full speed again so soon after the last request.
+
+use crate::replication::Replication;
+use glint_net::host;
+use glint_ost::Bandwidth;
+use glint_proto::clock;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Rest for each time that heal worked beside users. Beside users who never pause it works 4/7 of
+/// the time, and otherwise more.
+const REST_PER_WORK: f64 = 0.75;
+/// Rests that are shorter are taken together: in one of this length some requests end.
+const REST_MIN: Duration = Duration::from_millis(10);
+/// However long a piece took.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// Requests of users at this server.
+#[derive(Default)]
+pub(super) struct UserRequests {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A request of a user, under way until it is dropped.
+pub(crate) struct UserRequest<'a>(&'a UserRequests);
+
+/// Requests that have begun, and ended, at some time.
+#[derive(Clone, Copy, Default)]
+struct RequestCount {
+    begun: u64,
+    ended: u64,
+}
+
+impl UserRequests {
+    /// A user is served from now on.
+    pub(super) fn begin(&self) -> UserRequest<'_> {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        UserRequest(self)
+    }
+
+    fn count(&self) -> RequestCount {
+        let ended = self.ended.load(Ordering::Relaxed);
+        RequestCount { begun: self.begun.load(Ordering::Relaxed), ended }
+    }
+}
+
+impl Drop for UserRequest<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// When heal works and when it rests: the decision alone.
+#[derive(Default)]
+struct Pacing {
+    /// Pieces that are under way.
+    pieces: usize,
+    /// Until when work was counted, and requests that had ended by then.
+    counted: Option<Instant>,
+    ended: u64,
+    /// Rest that was earned and not begun.
+    owed: Duration,
+    rests_until: Option<Instant>,
+}
+
+impl Pacing {
+    /// Begins a piece. Returns how long heal rests instead, if it does.
+    fn begin(&mut self, now: Instant, requests: RequestCount) -> Option<Duration> {
+        let rest = self.rests_until.map(|until| until.saturating_duration_since(now));
+        if let Some(rest) = rest.filter(|rest| !rest.is_zero()) {
+            return Some(rest);
+        }
+        self.work(now, requests);
+        self.pieces += 1;
+        None
+    }
+
+    /// Ends a piece.
+    fn end(&mut self, now: Instant, requests: RequestCount) {
+        self.work(now, requests);
+        self.pieces -= 1;
+        if self.owed >= REST_MIN {
+            // A piece that was under way when a rest began has made it longer.
+            let from = self.rests_until.map_or(now, |until| until.max(now));
+            self.rests_until = Some((from + self.owed).min(now + REST_MAX));
+            self.owed = Duration::ZERO;
+        }
+    }
+
+    /// Counts work since the last time if a request was under way meanwhile.
+    fn work(&mut self, now: Instant, requests: RequestCount) {
+        let worked =
+            self.counted.map_or(Duration::ZERO, |from| now.saturating_duration_since(from));
+        if self.pieces > 0 && requests.begun > self.ended {
+            // One that stood still for long earns no more than the longest rest.
+            let earned = worked.min(REST_MAX).mul_f64(REST_PER_WORK);
+            self.owed = (self.owed + earned).min(REST_MAX);
+        }
+        (self.counted, self.ended) = (Some(now), requests.ended);
+    }
+}
+
+impl Replication {
+    /// A request of a user is under way here, to whom heal gives way, until that is dropped.
+    pub(crate) fn serves_user(&self) -> UserRequest<'_> {
+        self.healing.pace.users.begin()
+    }
+}
+
+/// Pace of all that one server heals.
+pub(in crate::replication) struct HealPace {
+    /// Bytes a second, if that is limited.
+    limit: Option<Bandwidth>,
+    pub(super) users: UserRequests,
+    pacing: Mutex<Pacing>,
+}
+
+/// A piece of heal, under way until it is dropped.
+pub(in crate::replication) struct HealPiece<'a>(&'a HealPace);
+
+impl HealPace {
+    /// With a limit in bytes a second, if there is one.
+    pub(super) fn new(limit: Option<u64>) -> HealPace {
+        HealPace {
+            limit: limit.map(Bandwidth::new),
+            users: UserRequests::default(),
+            pacing: Mutex::default(),
+        }
+    }
+
+    /// Begins a piece once heal does not rest.
+    pub(in crate::replication) async fn begin(&self) -> HealPiece<'_> {
+        loop {
+            let rest = self.pacing.lock().begin(clock::now(), self.users.count());
+            match rest {
+                Some(rest) => host::sleep(rest).await,
+                None => return HealPiece(self),
+            }
+        }
+    }
+
+    /// Waits as long as the limit says after so many bytes.
+    pub(in crate::replication) async fn gave(&self, bytes: u64) {
+        if let Some(limit) = &self.limit {
+            host::sleep(limit.take(bytes, clock::now())).await;
+        }
+    }
+}
+
+impl Drop for HealPiece<'_> {
+    fn drop(&mut self) {
+        self.0.pacing.lock().end(clock::now(), self.0.users.count());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::tests::{Hurrying, World};
+    use futures_lite::future::block_on;
+    use glint_proto::chain::Destination;
+    use glint_proto::chain::MemberState::Serving;
+    use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    const PIECE: Duration = Duration::from_millis(4);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A heal with so many pieces at once, each of which takes as long.
+    struct Heal {
+        pacing: Pacing,
+        now: Instant,
+        requests: RequestCount,
+    }
+
+    impl Heal {
+        fn new() -> Heal {
+            Heal {
+                pacing: Pacing::default(),
+                now: Instant::now(),
+                requests: RequestCount::default(),
+            }
+        }
+
+        /// Heals for so long, while one request follows the other if users are `there`. Returns the
+        /// part of the time in which it has worked.
+        fn run(&mut self, time: Duration, lanes: usize, there: bool) -> f64 {
+            let (begun, mut worked) = (self.now, Duration::ZERO);
+            while self.now < begun + time {
+                let mut rest = None;
+                for _ in 0..lanes {
+                    rest = self.pacing.begin(self.now, self.requests);
+                }
+                if let Some(rest) = rest {
+                    assert!(rest <= REST_MAX);
+                    self.now += rest;
+                    continue;
+                }
+                self.requests.begun += u64::from(there);
+                self.now += PIECE;
+                worked += PIECE;
+                for _ in 0..lanes {
+                    self.pacing.end(self.now, self.requests);
+                }
+                self.requests.ended = self.requests.begun;
+            }
+            worked.as_secs_f64() / (self.now - begun).as_secs_f64()
+        }
+    }
+
+    #[test]
+    fn heal_works_all_the_time_while_nobody_else_does() {
+        let mut heal = Heal::new();
+        assert_eq!(heal.run(SECOND, 1, false), 1.0);
+        assert_eq!(heal.run(SECOND, 8, false), 1.0);
+    }
+
+    #[test]
+    fn heal_works_its_part_of_the_time_beside_users_however_many_pieces_it_has() {
+        for lanes in [1, 2, 8] {
+            let part = Heal::new().run(10 * SECOND, lanes, true);
+            let least = 1.0 / (1.0 + REST_PER_WORK);
+            assert!((least - 0.01..least + 0.02).contains(&part), "{part} with {lanes}");
+        }
+    }
+
+    #[test]
+    fn heal_has_its_full_speed_again_once_users_have_gone() {
+        let mut heal = Heal::new();
+        heal.run(SECOND, 3, true);
+        let left = heal.now;
+        heal.run(Duration::from_millis(1), 3, false);
+        assert!(heal.now - left <= SECOND);
+        assert_eq!(heal.run(SECOND, 3, false), 1.0);
+    }
+
+    #[test]
+    fn users_who_are_seldom_there_take_little_from_heal() {
+        let mut heal = Heal::new();
+        let mut parts = Vec::new();
+        for _ in 0..20 {
+            parts.push(heal.run(10 * PIECE, 1, false));
+            parts.push(heal.run(PIECE, 1, true));
+        }
+        let part = parts.iter().sum::<f64>() / parts.len() as f64;
+        assert!(part > 0.8, "{part}");
+    }
+
+    #[test]
+    fn a_piece_that_stood_still_is_followed_by_a_bounded_rest() {
+        let (mut pacing, now) = (Pacing::default(), Instant::now());
+        let requests = RequestCount { begun: 1, ended: 0 };
+        for _ in 0..2 {
+            assert_eq!(pacing.begin(now, requests), None);
+        }
+        let later = now + Duration::from_secs(100);
+        pacing.end(later, requests);
+        let rest = pacing.begin(later, requests);
+        assert!(rest.is_some_and(|rest| rest <= REST_MAX), "{rest:?}");
+        // One that was under way all the same.
+        let latest = later + Duration::from_secs(100);
+        pacing.end(latest, requests);
+        assert!(pacing.begin(latest, requests).is_some_and(|rest| rest <= REST_MAX));
+        assert_eq!(pacing.begin(latest + REST_MAX, requests), None);
+    }
+
+    #[test]
+    fn a_piece_waits_until_heal_has_rested_for_the_one_before_beside_a_user() {
+        host::simulate(Some(Rc::new(Hurrying)));
+        let start = Instant::now();
+        clock::simulate(Some(start));
+        let pace = HealPace::new(None);
+        for (is_there, takes_ms) in [(false, 20), (true, 20 + 15)] {
+            let begun = clock::now();
+            let user = is_there.then(|| pace.users.begin());
+            let piece = block_on(pace.begin());
+            clock::simulate(Some(begun + Duration::from_millis(20)));
+            drop(piece);
+            drop(user);
+            drop(block_on(pace.begin()));
+            assert_eq!(clock::since(begun), Duration::from_millis(takes_ms));
+        }
+        clock::simulate(None);
+        host::simulate(None);
+    }
+
+    #[test]
+    fn users_of_a_member_are_those_whose_changes_a_head_orders_and_not_heal() {
+        let world = World::new(&[Serving, Serving]);
+        let (head, chain) = (world.server(0), world.version());
+        head.rows.activate_own(chain, 0);
+        let object = ObjectId { ino: Ino(7), stripe: 0 };
+        let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+        let to = Destination { ost: 0, chain: Some(chain) };
+        let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+        block_on(head.execute(here, client, to, write, Bulk::Out(b"data"))).reply.unwrap();
+        let row = world.row();
+        let data = Arc::new(b"heal".to_vec());
+        block_on(head.give(here, (1, &row), write, Some(&data))).unwrap();
+        let served = world.server(1).healing.pace.users.count();
+        assert_eq!((served.begun, served.ended), (1, 1));
+    }
+
+    #[test]
+    fn a_request_that_ended_before_a_piece_began_is_not_beside_it() {
+        let (mut pacing, now) = (Pacing::default(), Instant::now());
+        let requests = RequestCount { begun: 5, ended: 5 };
+        assert_eq!(pacing.begin(now, requests), None);
+        pacing.end(now + SECOND, requests);
+        assert_eq!(pacing.begin(now + SECOND, requests), None);
+    }
+}
