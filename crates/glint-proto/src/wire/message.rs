@@ -464,6 +464,8 @@ pub enum OstReply {
     /// Extents that have changed, beginnings and ends, in their order; there are no more if the last
     /// one is empty.
     Changed { extents: [(u64, u64); CHANGED_EXTENTS_PER_REPLY] },
+    /// A write of heal was made; whether users were served there meanwhile.
+    Given { beside_users: bool },
 }
 
 /// Attributes of the data, of an object or of all objects of a file together.

@@ -89,7 +89,7 @@ impl Replication {
             while at < end {
                 let stop = end.min((at / PIECE + 1) * PIECE);
                 // Before its turn, for which users wait.
-                let piece = begin(pace).await;
+                let mut piece = begin(pace).await;
                 let turn = self.turn(object, at, stop).await;
                 let data = self.read(here, (head, row), object, (at, stop)).await?;
                 // Most data needs no other call to the disk.
@@ -103,7 +103,10 @@ impl Replication {
                     continue;
                 }
                 let data = Some(data).filter(|_| hole < stop);
-                let bytes = self.give_piece(here, to, object, (at, stop), data).await?;
+                let (bytes, reply) = self.give_piece(here, to, object, (at, stop), data).await?;
+                if let Some(piece) = &mut piece {
+                    piece.answered(&reply);
+                }
                 drop((turn, piece));
                 // Behind it: nobody who changes the object waits for that, and holes cost nothing.
                 if let Some(pace) = pace {
@@ -234,7 +237,7 @@ impl Replication {
         Ok(data)
     }
 
-    /// Gives one piece, in its turn: data, or else a hole. Returns the bytes of data.
+    /// Gives one piece, in its turn: data, or else a hole. Returns the bytes of data, and the answer.
     async fn give_piece<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -242,19 +245,18 @@ impl Replication {
         object: ObjectId,
         (at, stop): (u64, u64),
         data: Option<Vec<u8>>,
-    ) -> Result<u64, CopyError> {
+    ) -> Result<(u64, OstReply), CopyError> {
         let Some(data) = data else {
             let hole =
                 OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset: at, len: stop - at };
-            return self.give_to(here, to, hole, None).await.map(|_| 0);
+            return self.give_to(here, to, hole, None).await.map(|reply| (0, reply));
         };
         if data.is_empty() {
-            return Ok(0);
+            return Ok((0, OstReply::Done));
         }
         let (bytes, data) = (data.len() as u64, Arc::new(data));
         let write = OstRequest::Write { object, offset: at, mtime: None, kept: false };
-        self.give_to(here, to, write, Some(&data)).await?;
-        Ok(bytes)
+        self.give_to(here, to, write, Some(&data)).await.map(|reply| (bytes, reply))
     }
 
     pub(super) async fn own_of<D: Disk>(

@@ -47,6 +47,7 @@ fn requests_to_an_ost_and_its_answers() {
         OstReply::SpaceGranted { bytes: 1, object_bytes_max: 2 },
         OstReply::Watched { watch: 1 },
         OstReply::Changed { extents: [(1, 2), (3, 4), (0, 0), (0, 0)] },
+        OstReply::Given { beside_users: true },
     ];
     must_be(
         &replies,
@@ -59,6 +60,7 @@ fn requests_to_an_ost_and_its_answers() {
          Space 0501020304
          SpaceGranted 060102
          Watched 0701
-         Changed 080102030400000000",
+         Changed 080102030400000000
+         Given 0901",
     );
 }

@@ -14,7 +14,7 @@
 use crate::replication::Replication;
 use glint_net::host;
 use glint_ost::Bandwidth;
-use glint_proto::clock;
+use glint_proto::{OstReply, clock};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,9 +37,9 @@ pub(super) struct UserRequests {
 /// A request of a user, under way until it is dropped.
 pub(crate) struct UserRequest<'a>(&'a UserRequests);
 
-/// Requests that have begun, and ended, at some time.
+/// Requests of users that have begun, and ended, at some time.
 #[derive(Clone, Copy, Default)]
-struct RequestCount {
+pub(in crate::replication) struct RequestCount {
     begun: u64,
     ended: u64,
 }
@@ -51,6 +51,7 @@ impl UserRequests {
         UserRequest(self)
     }
 
+    /// Counts requests so far.
     fn count(&self) -> RequestCount {
         let ended = self.ended.load(Ordering::Relaxed);
         RequestCount { begun: self.begun.load(Ordering::Relaxed), ended }
@@ -63,14 +64,21 @@ impl Drop for UserRequest<'_> {
     }
 }
 
+impl RequestCount {
+    /// Whether any request was under way between this time and a later one.
+    pub(in crate::replication) fn is_any_until(self, later: RequestCount) -> bool {
+        later.begun > self.ended
+    }
+}
+
 /// When heal works and when it rests: the decision alone.
 #[derive(Default)]
 struct Pacing {
     /// Pieces that are under way.
     pieces: usize,
-    /// Until when work was counted, and requests that had ended by then.
+    /// Until when work was counted, and requests by then.
     counted: Option<Instant>,
-    ended: u64,
+    requests: RequestCount,
     /// Rest that was earned and not begun.
     owed: Duration,
     rests_until: Option<Instant>,
@@ -83,14 +91,14 @@ impl Pacing {
         if let Some(rest) = rest.filter(|rest| !rest.is_zero()) {
             return Some(rest);
         }
-        self.work(now, requests);
+        self.work(now, requests, false);
         self.pieces += 1;
         None
     }
 
-    /// Ends a piece.
-    fn end(&mut self, now: Instant, requests: RequestCount) {
-        self.work(now, requests);
+    /// Ends a piece, which may have been beside users at the member that got it.
+    fn end(&mut self, now: Instant, requests: RequestCount, beside_users: bool) {
+        self.work(now, requests, beside_users);
         self.pieces -= 1;
         if self.owed >= REST_MIN {
             // A piece that was under way when a rest began has made it longer.
@@ -100,16 +108,16 @@ impl Pacing {
         }
     }
 
-    /// Counts work since the last time if a request was under way meanwhile.
-    fn work(&mut self, now: Instant, requests: RequestCount) {
+    /// Counts work since the last time if users were served meanwhile, here or elsewhere.
+    fn work(&mut self, now: Instant, requests: RequestCount, elsewhere: bool) {
         let worked =
             self.counted.map_or(Duration::ZERO, |from| now.saturating_duration_since(from));
-        if self.pieces > 0 && requests.begun > self.ended {
+        if self.pieces > 0 && (elsewhere || self.requests.is_any_until(requests)) {
             // One that stood still for long earns no more than the longest rest.
             let earned = worked.min(REST_MAX).mul_f64(REST_PER_WORK);
             self.owed = (self.owed + earned).min(REST_MAX);
         }
-        (self.counted, self.ended) = (Some(now), requests.ended);
+        (self.counted, self.requests) = (Some(now), requests);
     }
 }
 
@@ -117,6 +125,11 @@ impl Replication {
     /// A request of a user is under way here, to whom heal gives way, until that is dropped.
     pub(crate) fn serves_user(&self) -> UserRequest<'_> {
         self.healing.pace.users.begin()
+    }
+
+    /// Counts requests of users here so far.
+    pub(in crate::replication) fn served(&self) -> RequestCount {
+        self.healing.pace.users.count()
     }
 }
 
@@ -129,7 +142,11 @@ pub(in crate::replication) struct HealPace {
 }
 
 /// A piece of heal, under way until it is dropped.
-pub(in crate::replication) struct HealPiece<'a>(&'a HealPace);
+pub(in crate::replication) struct HealPiece<'a> {
+    pace: &'a HealPace,
+    /// At the member that gets it.
+    beside_users: bool,
+}
 
 impl HealPace {
     /// With a limit in bytes a second, if there is one.
@@ -147,7 +164,7 @@ impl HealPace {
             let rest = self.pacing.lock().begin(clock::now(), self.users.count());
             match rest {
                 Some(rest) => host::sleep(rest).await,
-                None => return HealPiece(self),
+                None => return HealPiece { pace: self, beside_users: false },
             }
         }
     }
@@ -160,9 +177,17 @@ impl HealPace {
     }
 }
 
+impl HealPiece<'_> {
+    /// The member has answered this.
+    pub(in crate::replication) fn answered(&mut self, reply: &OstReply) {
+        self.beside_users |= matches!(reply, OstReply::Given { beside_users: true });
+    }
+}
+
 impl Drop for HealPiece<'_> {
     fn drop(&mut self) {
-        self.0.pacing.lock().end(clock::now(), self.0.users.count());
+        let HealPiece { pace, beside_users } = self;
+        pace.pacing.lock().end(clock::now(), pace.users.count(), *beside_users);
     }
 }
 
@@ -214,7 +239,7 @@ mod tests {
                 self.now += PIECE;
                 worked += PIECE;
                 for _ in 0..lanes {
-                    self.pacing.end(self.now, self.requests);
+                    self.pacing.end(self.now, self.requests, false);
                 }
                 self.requests.ended = self.requests.begun;
             }
@@ -268,12 +293,12 @@ mod tests {
             assert_eq!(pacing.begin(now, requests), None);
         }
         let later = now + Duration::from_secs(100);
-        pacing.end(later, requests);
+        pacing.end(later, requests, false);
         let rest = pacing.begin(later, requests);
         assert!(rest.is_some_and(|rest| rest <= REST_MAX), "{rest:?}");
         // One that was under way all the same.
         let latest = later + Duration::from_secs(100);
-        pacing.end(latest, requests);
+        pacing.end(latest, requests, false);
         assert!(pacing.begin(latest, requests).is_some_and(|rest| rest <= REST_MAX));
         assert_eq!(pacing.begin(latest + REST_MAX, requests), None);
     }
@@ -310,9 +335,12 @@ mod tests {
         block_on(head.execute(here, client, to, write, Bulk::Out(b"data"))).reply.unwrap();
         let row = world.row();
         let data = Arc::new(b"heal".to_vec());
-        block_on(head.give(here, (1, &row), write, Some(&data))).unwrap();
-        let served = world.server(1).healing.pace.users.count();
+        let give = || block_on(head.give(here, (1, &row), write, Some(&data))).unwrap();
+        assert_eq!(give(), OstReply::Given { beside_users: false });
+        let served = world.server(1).served();
         assert_eq!((served.begun, served.ended), (1, 1));
+        let _user = world.server(1).serves_user();
+        assert_eq!(give(), OstReply::Given { beside_users: true });
     }
 
     #[test]
@@ -320,7 +348,10 @@ mod tests {
         let (mut pacing, now) = (Pacing::default(), Instant::now());
         let requests = RequestCount { begun: 5, ended: 5 };
         assert_eq!(pacing.begin(now, requests), None);
-        pacing.end(now + SECOND, requests);
+        pacing.end(now + SECOND, requests, false);
         assert_eq!(pacing.begin(now + SECOND, requests), None);
+        // Unless the member says that there was one at its server.
+        pacing.end(now + 2 * SECOND, requests, true);
+        assert!(pacing.begin(now + 2 * SECOND, requests).is_some());
     }
 }

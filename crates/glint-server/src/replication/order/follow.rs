@@ -73,7 +73,11 @@ impl Replication {
             // Of what the head has found to be in doubt.
             self.pending.sync_for_request().await?;
         }
-        let answer = self.at_member(here, client, member, request, data.bulk()).await;
+        let served = self.served();
+        let mut answer = self.at_member(here, client, member, request, data.bulk()).await;
+        if forward.sequence == 0 && request.is_write() && answer.reply.is_ok() {
+            answer.reply = Ok(OstReply::Given { beside_users: served.is_any_until(self.served()) });
+        }
         // A part of a change that fails may be made.
         self.note_pending(&entered.row, parts(&request, data, touched)).await?;
         Ok(answer)
