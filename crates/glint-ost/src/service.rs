@@ -182,7 +182,7 @@ impl<D: Disk> Ost<D> {
             Way::InPlace if !takes_long && !self.watch.is_slow() => {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
-                return perform(&self.store, client, request, bulk.data());
+                return perform(&self.store, client, request, bulk.data(), false);
             }
             Way::InPlace => match changed {
                 Some(object) => Apart::keeping(self.changing.after_others(object).await),
@@ -205,7 +205,7 @@ impl<D: Disk> Ost<D> {
         let data = self.buffers.keep(&bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let work = move |store: &ObjectStore<D>| {
-            let done = perform(store, client, request, &data);
+            let done = perform(store, client, request, &data, adds_none.is_some());
             if let Some(object) = adds_none {
                 store.passing().drop_later(object, (0, u64::MAX));
             }
@@ -394,16 +394,21 @@ impl<D: Disk> Ost<D> {
     }
 }
 
-/// Executes a request that is neither a read nor about a watch, on this thread.
+/// Executes a request that is neither a read nor about a watch, on this thread. A write leaves less in
+/// memory if it `adds_none`.
 fn perform<D: Disk>(
     store: &ObjectStore<D>,
     client: ClientId,
     request: OstRequest,
     data: &[u8],
+    adds_none: bool,
 ) -> io::Result<OstReply> {
     match request {
         OstRequest::Write { object, offset, mtime, kept } => {
-            let write = |kept| store.write(object, offset, data, mtime, kept);
+            let write = |kept| match adds_none {
+                true => store.write_adding_none(object, offset, data, mtime, kept),
+                false => store.write(object, offset, data, mtime, kept),
+            };
             use_kept(store, client, data.len() as u64, kept, write).map(OstReply::Written)
         }
         OstRequest::WriteExtents { object, count, mtime, kept } => {

@@ -23,6 +23,8 @@
 //!   page that both share.
 //! - Reads are advised: RWF_DONTCACHE drops a folio with the first byte that is read of it, also
 //!   what the kernel has read ahead, and reads it again for the next one.
+//! - Heal writes its pieces with RWF_DONTCACHE whatever the limit is: the disk has its work in small
+//!   parts, and not that of a commit interval at once, behind which everybody waits who syncs.
 //! - Checks and copies of small objects read with RWF_DONTCACHE: pages that were there stay.
 //!
 //! Invariants:

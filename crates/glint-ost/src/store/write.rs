@@ -23,7 +23,23 @@ impl<D: Disk> ObjectStore<D> {
         kept: bool,
     ) -> io::Result<ObjectAttr> {
         let extent = std::iter::once((offset, data));
-        self.write_all(object, offset, data.len(), extent, mtime, kept)
+        self.write_all(object, (offset, data.len()), extent, mtime, kept, false)
+    }
+
+    /// Writes like `write` what nobody reads soon. Of a stream nothing stays in memory, and it is
+    /// written back from now on: all that comes until the store settles would be at once then, and
+    /// everybody else who syncs would wait behind it.
+    pub(crate) fn write_adding_none(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        data: &[u8],
+        mtime: Option<Timestamp>,
+        kept: bool,
+    ) -> io::Result<ObjectAttr> {
+        let extent = std::iter::once((offset, data));
+        let passes = data.len() >= NOTED_BYTES_MIN;
+        self.write_all(object, (offset, data.len()), extent, mtime, kept, passes)
     }
 
     /// Writes extents that lie apart, like `write`. Returns the state after it.
@@ -35,18 +51,19 @@ impl<D: Disk> ObjectStore<D> {
         kept: bool,
     ) -> io::Result<ObjectAttr> {
         let first = extents.clone().next().map_or(0, |(offset, _)| offset);
-        self.write_all(object, first, extents.bytes(), extents, mtime, kept)
+        self.write_all(object, (first, extents.bytes()), extents, mtime, kept, false)
     }
 
-    /// Writes extents of `bytes` in all, the first of them at `first`.
+    /// Writes extents of `bytes` in all, the first of them at `first`. They pass through memory if that
+    /// is said, or the object does.
     fn write_all<'a>(
         &self,
         object: ObjectId,
-        first: u64,
-        bytes: usize,
+        (first, bytes): (u64, usize),
         extents: impl Iterator<Item = (u64, &'a [u8])> + Clone,
         mtime: Option<Timestamp>,
         kept: bool,
+        passes: bool,
     ) -> io::Result<ObjectAttr> {
         if !kept {
             let ranges = extents.clone().map(|(offset, data)| (offset, data.len() as u64));
@@ -58,7 +75,7 @@ impl<D: Disk> ObjectStore<D> {
         };
         let end = |(offset, data): (u64, &[u8])| offset.saturating_add(data.len() as u64);
         let end = extents.clone().map(end).max().unwrap_or(0);
-        let passes = self.will_pass(object, &file, end)?;
+        let passes = passes || self.will_pass(object, &file, end)?;
         let is_stream = |(_, data): (u64, &[u8])| data.len() >= NOTED_BYTES_MIN;
         let is_noted = passes || extents.clone().any(is_stream);
         let touches = if is_noted { Touches::Noted(first) } else { Touches::From(first) };

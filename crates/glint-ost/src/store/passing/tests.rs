@@ -213,6 +213,18 @@ fn read_from<D: Disk>(store: &ObjectStore<D>, len: usize) -> usize {
 }
 
 #[test]
+fn streams_that_nobody_reads_soon_pass_whatever_the_limit() {
+    let store = store(ObjectCache::All);
+    for (at, len, passed) in [(0, MIB, MIB), (MIB, MIB - 1, MIB), (2 * MIB, 2 * MIB, 3 * MIB)] {
+        store.write_adding_none(OBJECT, at as u64, &vec![1; len], None, false).unwrap();
+        assert_eq!(store.passed().1.written, passed as u64, "of {len} bytes more");
+    }
+    write_to(&store, 0, MIB);
+    assert_eq!(store.passed().1.written, 3 * MIB as u64, "others stay");
+    assert_eq!(read_from(&store, MIB), MIB);
+}
+
+#[test]
 fn the_limit_is_about_the_size_at_the_time_of_the_call() {
     let store = store(ObjectCache::UpTo(MIB as u64));
     let passed = || {
