@@ -394,8 +394,8 @@ impl<D: Disk> Ost<D> {
     }
 }
 
-/// Executes a request that is neither a read nor about a watch, on this thread. A write leaves less in
-/// memory if it `adds_none`.
+/// Executes a request that is neither a read nor about a watch, on this thread. A write that
+/// `adds_none` leaves less in memory.
 fn perform<D: Disk>(
     store: &ObjectStore<D>,
     client: ClientId,

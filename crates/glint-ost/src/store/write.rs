@@ -54,8 +54,8 @@ impl<D: Disk> ObjectStore<D> {
         self.write_all(object, (first, extents.bytes()), extents, mtime, kept, false)
     }
 
-    /// Writes extents of `bytes` in all, the first of them at `first`. They pass through memory if that
-    /// is said, or the object does.
+    /// Writes extents of `bytes` in all, the first of them at `first`. They pass through memory if
+    /// that is said, or the object does.
     fn write_all<'a>(
         &self,
         object: ObjectId,

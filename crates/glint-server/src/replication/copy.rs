@@ -237,7 +237,8 @@ impl Replication {
         Ok(data)
     }
 
-    /// Gives one piece, in its turn: data, or else a hole. Returns the bytes of data, and the answer.
+    /// Gives one piece, in its turn: data, or else a hole. Returns the bytes of data, and the
+    /// answer.
     async fn give_piece<D: Disk>(
         &self,
         here: Here<'_, D>,
