@@ -3,13 +3,16 @@
 //! Heal works at full speed while nobody else does. Of the time in which it works at pieces beside
 //! requests of users it rests a part afterwards ([`REST_PER_WORK`]), all pieces of the server
 //! together: so its share of what both need (the disks, processors and the network) is bounded, and
-//! no measure of how fast any of them is enters into it.
+//! no measure of how fast any of them is enters into it. Beside users there are also no more than
+//! [`PIECES_BESIDE_USERS`] at once: a request waits behind those that are in the queue of the disk
+//! before it.
 //!
 //! Invariants:
 //! - A piece begins while no rest lasts, and holds the turn of no range before: no user waits for
 //!   heal that rests.
 //! - Rests are no longer than [`REST_MAX`], and earned by work before: heal always goes on, and has
-//!   its full speed again so soon after the last request.
+//!   its full speed again so soon after the last request. Pieces that stand still keep no others
+//!   from that for longer than [`STILL`].
 
 use crate::replication::Replication;
 use glint_net::host;
@@ -24,6 +27,14 @@ use std::time::{Duration, Instant};
 const REST_PER_WORK: f64 = 0.75;
 /// Rests that are shorter are taken together: in one of this length some requests end.
 const REST_MIN: Duration = Duration::from_millis(10);
+/// Pieces at once beside users: enough for the disks and the network to have work from each.
+const PIECES_BESIDE_USERS: usize = 4;
+/// If no piece began or ended for so long, one more begins: those under way may wait for one disk.
+const STILL: Duration = Duration::from_millis(20);
+/// Pause before another look whether one has ended. Those that go on take their places meanwhile.
+const LOOK: Duration = Duration::from_millis(10);
+/// Users are there for so long after a request: another one comes.
+const USERS_STAY: Duration = Duration::from_millis(100);
 /// However long a piece took.
 const REST_MAX: Duration = Duration::from_secs(1);
 
@@ -79,17 +90,25 @@ struct Pacing {
     /// Until when work was counted, and requests by then.
     counted: Option<Instant>,
     requests: RequestCount,
+    /// Until when users count as being there.
+    users_until: Option<Instant>,
     /// Rest that was earned and not begun.
     owed: Duration,
     rests_until: Option<Instant>,
 }
 
 impl Pacing {
-    /// Begins a piece. Returns how long heal rests instead, if it does.
+    /// Begins a piece. Returns how long to wait before another attempt instead, if heal rests or has
+    /// enough under way.
     fn begin(&mut self, now: Instant, requests: RequestCount) -> Option<Duration> {
         let rest = self.rests_until.map(|until| until.saturating_duration_since(now));
         if let Some(rest) = rest.filter(|rest| !rest.is_zero()) {
             return Some(rest);
+        }
+        let is_beside_users = self.users_until.is_some_and(|until| now < until);
+        let is_moving = self.counted.is_some_and(|last| now < last + STILL);
+        if self.pieces >= PIECES_BESIDE_USERS && is_beside_users && is_moving {
+            return Some(LOOK);
         }
         self.work(now, requests, false);
         self.pieces += 1;
@@ -112,10 +131,13 @@ impl Pacing {
     fn work(&mut self, now: Instant, requests: RequestCount, elsewhere: bool) {
         let worked =
             self.counted.map_or(Duration::ZERO, |from| now.saturating_duration_since(from));
-        if self.pieces > 0 && (elsewhere || self.requests.is_any_until(requests)) {
-            // One that stood still for long earns no more than the longest rest.
-            let earned = worked.min(REST_MAX).mul_f64(REST_PER_WORK);
-            self.owed = (self.owed + earned).min(REST_MAX);
+        if elsewhere || self.requests.is_any_until(requests) {
+            self.users_until = Some(now + USERS_STAY);
+            if self.pieces > 0 {
+                // One that stood still for long earns no more than the longest rest.
+                let earned = worked.min(REST_MAX).mul_f64(REST_PER_WORK);
+                self.owed = (self.owed + earned).min(REST_MAX);
+            }
         }
         (self.counted, self.requests) = (Some(now), requests);
     }
@@ -210,6 +232,8 @@ mod tests {
         pacing: Pacing,
         now: Instant,
         requests: RequestCount,
+        /// Pieces at once, the last time.
+        at_once: usize,
     }
 
     impl Heal {
@@ -218,6 +242,7 @@ mod tests {
                 pacing: Pacing::default(),
                 now: Instant::now(),
                 requests: RequestCount::default(),
+                at_once: 0,
             }
         }
 
@@ -226,19 +251,24 @@ mod tests {
         fn run(&mut self, time: Duration, lanes: usize, there: bool) -> f64 {
             let (begun, mut worked) = (self.now, Duration::ZERO);
             while self.now < begun + time {
-                let mut rest = None;
+                let mut pieces = 0;
+                let mut rest = Duration::ZERO;
                 for _ in 0..lanes {
-                    rest = self.pacing.begin(self.now, self.requests);
+                    match self.pacing.begin(self.now, self.requests) {
+                        Some(wait) => rest = wait,
+                        None => pieces += 1,
+                    }
                 }
-                if let Some(rest) = rest {
+                if pieces == 0 {
                     assert!(rest <= REST_MAX);
                     self.now += rest;
                     continue;
                 }
+                self.at_once = pieces;
                 self.requests.begun += u64::from(there);
                 self.now += PIECE;
                 worked += PIECE;
-                for _ in 0..lanes {
+                for _ in 0..pieces {
                     self.pacing.end(self.now, self.requests, false);
                 }
                 self.requests.ended = self.requests.begun;
@@ -271,6 +301,29 @@ mod tests {
         heal.run(Duration::from_millis(1), 3, false);
         assert!(heal.now - left <= SECOND);
         assert_eq!(heal.run(SECOND, 3, false), 1.0);
+    }
+
+    #[test]
+    fn heal_has_few_pieces_at_once_beside_users() {
+        let mut heal = Heal::new();
+        for (there, most) in [(false, 64), (true, PIECES_BESIDE_USERS), (false, 64)] {
+            heal.run(SECOND, 64, there);
+            assert_eq!(heal.at_once, most);
+        }
+    }
+
+    #[test]
+    fn pieces_that_stand_still_keep_others_only_for_a_moment() {
+        let (mut pacing, mut now) = (Pacing::default(), Instant::now());
+        let requests = |n| RequestCount { begun: n + 1, ended: n };
+        for _ in 0..PIECES_BESIDE_USERS {
+            assert_eq!(pacing.begin(now, requests(0)), None);
+        }
+        for n in 1..9 {
+            assert_eq!(pacing.begin(now, requests(n)), Some(LOOK));
+            now += STILL;
+            assert_eq!(pacing.begin(now, requests(n)), None);
+        }
     }
 
     #[test]
