@@ -10,6 +10,7 @@ use crate::calls::open_files::Handles;
 use crate::calls::snapshots::Snapshots;
 use crate::data::SharedByFiles;
 use crate::data::placement::OstPlacement;
+use crate::listing::DirectoriesAhead;
 use crate::locks::LockKeeping;
 use crate::memory::MemoryKeeping;
 use crate::meta_log::log::WriteBackLog;
@@ -34,6 +35,8 @@ pub struct Client<T> {
     /// Values of virtual attributes that are being read.
     pub(crate) snapshots: Snapshots,
     pub(crate) data: SharedByFiles,
+    /// Directories that were listed before a program did.
+    pub(crate) directories_ahead: Arc<DirectoriesAhead>,
     pub(crate) placement: OstPlacement,
     pub(crate) locks: LockKeeping,
     pub(crate) kernel_memory: KernelMemory,
@@ -62,6 +65,7 @@ impl<T: Transport> Client<T> {
             handles: Handles::default(),
             snapshots: Snapshots::default(),
             data: SharedByFiles::default(),
+            directories_ahead: Arc::default(),
             placement: OstPlacement::new(welcome.osts, welcome.own_osts),
             locks: LockKeeping::default(),
             kernel_memory: KernelMemory::default(),
@@ -82,10 +86,12 @@ impl<T: Transport> Client<T> {
         self.log.turn_off();
     }
 
-    /// From now on small files are prefetched, if they are not in this process.
+    /// From now on small files are prefetched, and directories that a walk comes to are listed ahead,
+    /// if they are not in this process.
     pub fn prefetch_files(&self) {
         if self.parameters.reads_ahead && self.has_locks() {
             self.data.prefetched.turn_on();
+            self.directories_ahead.turn_on();
         }
     }
 
@@ -271,7 +277,9 @@ impl<T: Transport> Client<T> {
                 let count = |counter: Counter| counted[counter as usize].1;
                 let prefetched = json!({"files": count(Counter::FilesPrefetched),
                     "read": count(Counter::FilesPrefetchedRead),
-                    "unread_bytes": self.data.prefetched.bytes()});
+                    "unread_bytes": self.data.prefetched.bytes(),
+                    "directories": count(Counter::DirectoriesListedAhead),
+                    "directories_listed": count(Counter::DirectoriesListedAheadUsed)});
                 let ahead = count(Counter::BytesReadAhead);
                 let own = json!({"cached_inodes": self.cache.len(),
                     "evicted_inodes": count(Counter::InodesEvicted), "memory": self.memory_status(),

@@ -16,6 +16,7 @@ mod data;
 #[doc(hidden)]
 pub mod fuzz;
 mod kernel;
+mod listing;
 mod locks;
 mod memory;
 mod meta_log;

@@ -201,6 +201,7 @@ impl<T: Transport> Client<T> {
             self.handles.forget_read_ahead();
         }
         self.data.prefetched.set_steps(steps, is_idle);
+        self.directories_ahead.set_short(steps > 0 || is_idle);
         tracing::info!(
             ?supply, is_idle, known, inodes_max = self.inodes_max(), data = %part(steps),
             "caches may hold more or less than before"

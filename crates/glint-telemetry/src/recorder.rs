@@ -44,6 +44,10 @@ pub enum Counter {
     PagesGuessed,
     /// Those of them that answered another lookup, too.
     PagesGuessedUsed,
+    /// Directories that were listed before a program did, which walks a tree.
+    DirectoriesListedAhead,
+    /// Those of them that it has listed.
+    DirectoriesListedAheadUsed,
     /// Clients that were evicted.
     Evictions,
     /// Writes of data behind a call that failed.
@@ -60,7 +64,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 23] = [
+    pub const ALL: [Counter; 25] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -78,6 +82,8 @@ impl Counter {
         Counter::FilesPrefetchedRead,
         Counter::PagesGuessed,
         Counter::PagesGuessedUsed,
+        Counter::DirectoriesListedAhead,
+        Counter::DirectoriesListedAheadUsed,
         Counter::Evictions,
         Counter::WriteErrors,
         Counter::BytesCopied,
@@ -106,6 +112,8 @@ impl Counter {
             Counter::FilesPrefetchedRead => "files_prefetched_read",
             Counter::PagesGuessed => "pages_guessed",
             Counter::PagesGuessedUsed => "pages_guessed_used",
+            Counter::DirectoriesListedAhead => "directories_listed_ahead",
+            Counter::DirectoriesListedAheadUsed => "directories_listed_ahead_used",
             Counter::Evictions => "evictions",
             Counter::WriteErrors => "write_errors",
             Counter::BytesCopied => "bytes_copied",

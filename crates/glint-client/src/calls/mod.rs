@@ -26,6 +26,7 @@ pub(crate) mod virtual_xattr;
 use crate::cache::in_flight::Asked;
 use crate::client::{Client, said_attr};
 use crate::kernel::Kernel;
+use crate::listing::ListedPage;
 use crate::vfs::{
     Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
 };
@@ -341,6 +342,13 @@ impl<T: Transport> Vfs for Client<T> {
         if file.take_last_entry(cookie) {
             return Ok(Listing::default());
         }
+        let is_begin = cookie == 0;
+        if is_begin
+            && plus
+            && let Some(listing) = self.take_listed(caller, &file, bytes_max).await
+        {
+            return Ok(listing);
+        }
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
         let mut asked = Asked::now();
         let MdsReply::Dir(page) = self.ask_to_learn(caller, &request, &mut asked).await? else {
@@ -349,7 +357,9 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(last) = page.entries.last().filter(|_| page.end) {
             file.note_last_entry(last.cookie);
         }
-        self.note_listing(file.ino, cookie == 0, &page.entries);
+        self.note_listing(file.ino, is_begin, &page.entries);
+        let listed = ListedPage { directory: file.ino, is_begin, was_ahead: false, bytes_max };
+        self.list_next(caller, listed, &page.entries);
         if !plus && self.has_locks() {
             self.cache.inode(file.ino).lock().dentries.pages().note_listed();
         }

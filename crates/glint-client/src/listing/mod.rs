@@ -1,0 +1,373 @@
+//! Directories that a program is about to list are listed ahead, while it looks at the ones before.
+//! Which they are, `walk.rs` says, from the pages that programs are told of.
+//!
+//! A listing that came ahead is learned like any page: names, attributes and locks are in the
+//! cache, under the ordinary limits. What is kept of it besides are the order of the entries and
+//! their cookies, for the one call that begins to list the directory. A call that comes while it is
+//! on its way waits for it instead of asking again; no other call waits.
+//!
+//! Invariants:
+//! - A listing is used only if the cache says at that moment, under locks, that the directory has
+//!   these names, that they lead to these inodes, and that there is no other one. Attributes are
+//!   those that the cache has by then.
+//! - There is at most one of a directory, and there are no more than limits allow; none while
+//!   memory is short, or nobody uses the client.
+
+mod walk;
+
+use crate::cache::Cache;
+use crate::cache::in_flight::Asked;
+use crate::cache::inode::InodeState;
+use crate::calls::open_files::OpenFile;
+use crate::client::Client;
+use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
+use crate::vfs::{Caller, Found, Listing, Valid};
+use glint_net::{Transport, host};
+use glint_proto::lock::Bits;
+use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
+use glint_telemetry::Counter;
+use glint_wait::Monitor;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Entries of listings that nobody has used yet: 2 MiB.
+const ENTRIES_MAX: usize = 8 << 10;
+/// Which part of the inodes that may be known they may be: they have to stay known until then.
+const INODES_PART: usize = 8;
+/// Listings that nobody has used yet: those of subdirectories that are walked through first have to
+/// wait.
+const LISTINGS_MAX: usize = 4 * WINDOW_MAX;
+/// A listing is taken for no shorter than this.
+const TYPICAL_MIN: usize = 16;
+
+/// A page of a directory that a program is told of.
+#[derive(Clone, Copy)]
+pub(crate) struct ListedPage {
+    pub(crate) directory: Ino,
+    /// It is the first one.
+    pub(crate) is_begin: bool,
+    /// It had come ahead.
+    pub(crate) was_ahead: bool,
+    /// Room that there was for it.
+    pub(crate) bytes_max: u32,
+}
+
+/// Directories that were listed ahead.
+#[derive(Default)]
+pub(crate) struct DirectoriesAhead {
+    is_on: AtomicBool,
+    /// Who lists a directory waits here for the listing that is on its way.
+    listings: Monitor<ListingsAhead, Ino>,
+}
+
+#[derive(Default)]
+struct ListingsAhead {
+    walks: TreeWalks,
+    listings: HashMap<Ino, ListingAhead>,
+    /// Those that have come, the oldest first, and how many entries they have.
+    order: VecDeque<Ino>,
+    entries: usize,
+    /// Entries of a listing, on the average of the last ones.
+    typical: usize,
+    /// None is to be asked for.
+    is_short: bool,
+}
+
+/// A listing that was asked for.
+enum ListingAhead {
+    OnItsWay,
+    Here {
+        /// All entries, without attributes.
+        entries: Vec<DirEntry>,
+        /// Room that there was for them.
+        bytes_max: u32,
+    },
+}
+
+impl ListingsAhead {
+    /// Forgets what has come of a directory. Returns it, with the room that there was for it.
+    fn take(&mut self, directory: Ino) -> Option<(Vec<DirEntry>, u32)> {
+        let Some(ListingAhead::Here { .. }) = self.listings.get(&directory) else { return None };
+        self.order.retain(|other| *other != directory);
+        match self.listings.remove(&directory)? {
+            ListingAhead::Here { entries, bytes_max } => {
+                self.entries -= entries.len();
+                Some((entries, bytes_max))
+            }
+            ListingAhead::OnItsWay => None,
+        }
+    }
+
+    /// Forgets those that came first, until there are no more than so many entries.
+    fn limit(&mut self, entries_max: usize) {
+        while self.entries > entries_max || self.order.len() > LISTINGS_MAX {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.take(oldest);
+        }
+    }
+
+    /// One has come that was on its way.
+    fn come(&mut self, directory: Ino, entries: Vec<DirEntry>, bytes_max: u32) {
+        self.typical = (3 * self.typical + entries.len()) / 4;
+        if self.is_short {
+            self.listings.remove(&directory);
+            return;
+        }
+        self.entries += entries.len();
+        self.order.push_back(directory);
+        self.listings.insert(directory, ListingAhead::Here { entries, bytes_max });
+        self.limit(ENTRIES_MAX);
+    }
+
+    /// How many may be ahead of a walk, where a client may know so many inodes.
+    fn window_max(&self, inodes_max: usize) -> usize {
+        let entries = (inodes_max / INODES_PART).min(ENTRIES_MAX);
+        if self.is_short { 0 } else { entries / self.typical.max(TYPICAL_MIN) }
+    }
+}
+
+impl DirectoriesAhead {
+    /// From now on directories are listed ahead.
+    pub(crate) fn turn_on(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// From now on there is memory for listings, or there is not.
+    pub(crate) fn set_short(&self, is_short: bool) {
+        let mut listings = self.listings.lock();
+        listings.is_short = is_short;
+        if is_short {
+            listings.walks.forget();
+            listings.limit(0);
+        }
+    }
+
+    /// The listing of a directory that was asked for ahead, if there is one that had no more room
+    /// than this. While it is on its way, waits for it.
+    async fn take(&self, directory: Ino, bytes_max: u32) -> Option<Vec<DirEntry>> {
+        let look = |all: &mut ListingsAhead| match all.listings.get(&directory) {
+            Some(ListingAhead::OnItsWay) => None,
+            _ => Some(all.take(directory)),
+        };
+        let (entries, room) = self.listings.until_with(directory, look).await?;
+        (room <= bytes_max).then_some(entries)
+    }
+
+    /// A listing is about to be asked for, unless that was done before.
+    fn begin(self: &Arc<Self>, directory: Ino) -> Option<ListingOnItsWay> {
+        let listings = &mut self.listings.lock().listings;
+        if listings.contains_key(&directory) {
+            return None;
+        }
+        listings.insert(directory, ListingAhead::OnItsWay);
+        Some(ListingOnItsWay { ahead: self.clone(), directory })
+    }
+}
+
+/// A listing that is on its way. When this is dropped, nobody waits for it any more.
+struct ListingOnItsWay {
+    ahead: Arc<DirectoriesAhead>,
+    directory: Ino,
+}
+
+impl ListingOnItsWay {
+    /// It has come.
+    fn come(self, entries: Vec<DirEntry>, bytes_max: u32) {
+        self.ahead.listings.lock().come(self.directory, entries, bytes_max);
+    }
+}
+
+impl Drop for ListingOnItsWay {
+    fn drop(&mut self) {
+        {
+            let listings = &mut self.ahead.listings.lock().listings;
+            if let Some(ListingAhead::OnItsWay) = listings.get(&self.directory) {
+                listings.remove(&self.directory);
+            }
+        }
+        self.ahead.listings.wake_where(|waits_for| *waits_for == self.directory);
+    }
+}
+
+/// Whether an entry is no name of the directory: it leads to itself, or to its parent.
+fn is_dots(entry: &DirEntry) -> bool {
+    matches!(entry.name.as_slice(), b"." | b"..")
+}
+
+/// Whether a name of this directory leads to an inode, if one is known: others cannot change it.
+fn keeps_names(state: &InodeState, directory: Ino) -> bool {
+    state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(directory)
+}
+
+impl<T: Transport> Client<T> {
+    /// A program is told of these entries of a directory: asks for the listings that it is likely
+    /// to want next.
+    pub(crate) fn list_next(&self, caller: &Caller, page: ListedPage, entries: &[DirEntry]) {
+        if !self.directories_ahead.is_on() || !caller.may_all() {
+            return;
+        }
+        let Some(client) = self.me.get().and_then(Weak::upgrade) else { return };
+        let is_directory = |entry: &&DirEntry| {
+            entry.dirent_type == FileType::Directory.dirent_type() && !is_dots(entry)
+        };
+        let named = |entry: &DirEntry| (entry.ino, Box::<[u8]>::from(entry.name.as_slice()));
+        let found = entries.iter().filter(is_directory).map(named).collect();
+        let ListedPage { directory, is_begin, was_ahead, bytes_max } = page;
+        let next = {
+            let mut listings = self.directories_ahead.listings.lock();
+            let window_max = listings.window_max(self.inodes_max());
+            listings.walks.go(WalkStep { directory, is_begin, was_ahead, window_max }, found)
+        };
+        for directory in next {
+            // What this client changes by itself it would have to tell before.
+            let known = self.cache.find(directory);
+            if known.is_some_and(|known| known.lock().rare.delegation.is_delegated()) {
+                continue;
+            }
+            if let Some(on_its_way) = self.directories_ahead.begin(directory) {
+                host::spawn(client.clone().list_ahead(caller.clone(), on_its_way, bytes_max));
+            }
+        }
+    }
+
+    async fn list_ahead(self: Arc<Self>, caller: Caller, of: ListingOnItsWay, bytes_max: u32) {
+        let ino = of.directory;
+        glint_telemetry::count(Counter::DirectoriesListedAhead, 1);
+        let request = MdsRequest::Readdir { ino, cookie: 0, bytes_max, plus: true };
+        let mut asked = Asked::now();
+        // What is refused, so is who lists it.
+        let Ok(MdsReply::Dir(page)) = self.ask_to_learn(&caller, &request, &mut asked).await else {
+            return;
+        };
+        self.cache.learn_page(ino, 0, &page, &asked);
+        if page.end && self.cache.has_all(ino, &page.entries) {
+            let bare = page.entries.into_iter().map(|entry| DirEntry { attr: None, ..entry });
+            of.come(bare.collect(), bytes_max);
+        }
+    }
+
+    /// Lists a directory that was listed ahead, from its beginning and with attributes; `None` if
+    /// it was not, or others could change it since.
+    pub(crate) async fn take_listed(
+        &self,
+        caller: &Caller,
+        file: &OpenFile,
+        bytes_max: u32,
+    ) -> Option<Listing> {
+        if !self.directories_ahead.is_on() || !caller.may_all() {
+            return None;
+        }
+        let directory = file.ino;
+        let mut entries = self.directories_ahead.take(directory, bytes_max).await?;
+        if !self.cache.has_all(directory, &entries) {
+            return None;
+        }
+        glint_telemetry::count(Counter::DirectoriesListedAheadUsed, 1);
+        if let Some(last) = entries.last() {
+            file.note_last_entry(last.cookie);
+        }
+        self.note_listing(directory, true, &entries);
+        let page = ListedPage { directory, is_begin: true, was_ahead: true, bytes_max };
+        self.list_next(caller, page, &entries);
+        let valid = entries.iter_mut().map(|entry| self.cache.complete(directory, entry));
+        let valid = valid.collect();
+        Some(Listing { entries, valid })
+    }
+}
+
+impl Cache {
+    /// Whether a directory has these entries and no others, and nobody else can change that.
+    fn has_all(&self, directory: Ino, entries: &[DirEntry]) -> bool {
+        let names = || entries.iter().filter(|entry| !is_dots(entry));
+        // Before the directory: a name that leads elsewhere is lost here first, and there before
+        // the lock is given back.
+        let is_kept = |entry: &DirEntry| {
+            let inode = self.find(entry.ino);
+            inode.is_some_and(|inode| keeps_names(&inode.lock(), directory))
+        };
+        if !names().all(is_kept) {
+            return false;
+        }
+        let Some(inode) = self.find(directory) else { return false };
+        let state = inode.lock();
+        let is_protected = state.has(Bits::NEGATIVE) || state.rare.delegation.is_delegated();
+        if !is_protected || !state.dentries.is_complete() {
+            return false;
+        }
+        let parent = entries.iter().find(|entry| entry.name == b"..").map(|entry| entry.ino);
+        let has_parent =
+            |parent: Ino| keeps_names(&state, parent) && state.parent() == Some(parent);
+        parent.is_none_or(has_parent)
+            && names().all(|entry| state.dentries.get(&entry.name) == Some(entry.ino))
+            && state.dentries.iter().count() == names().count()
+    }
+
+    /// Adds the attributes to an entry of a directory, if they are known, as an answer to the
+    /// kernel.
+    fn complete(&self, directory: Ino, entry: &mut DirEntry) -> Valid {
+        if is_dots(entry) {
+            return Valid::default();
+        }
+        let Some(inode) = self.find(entry.ino) else { return Valid::default() };
+        let mut state = inode.lock();
+        // Others may have changed it meanwhile: it is looked up then.
+        if !keeps_names(&state, directory) || !state.has_name(directory, &entry.name) {
+            return Valid::default();
+        }
+        let Some(attr) = state.attributes().cloned() else { return Valid::default() };
+        let Found { attr, valid } = self.found(&mut state, attr);
+        entry.attr = Some(attr);
+        valid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(many: u64) -> Vec<DirEntry> {
+        let entry = |number: u64| DirEntry {
+            ino: Ino(number + 1),
+            cookie: number + 1,
+            dirent_type: FileType::Regular.dirent_type(),
+            name: number.to_string().into_bytes(),
+            attr: None,
+        };
+        (0..many).map(entry).collect()
+    }
+
+    #[test]
+    fn listings_that_nobody_uses_are_limited_and_go_when_memory_is_short() {
+        let ahead = Arc::<DirectoriesAhead>::default();
+        let come = |directory: u64, many: u64| {
+            let listing = ahead.begin(Ino(directory)).unwrap();
+            assert!(ahead.begin(Ino(directory)).is_none(), "it is on its way");
+            listing.come(entries(many), 4096);
+        };
+        let kept = || {
+            let listings = ahead.listings.lock();
+            assert_eq!(listings.listings.len(), listings.order.len());
+            (listings.order.len(), listings.entries)
+        };
+        (1..=100).for_each(|directory| come(directory, 10));
+        assert_eq!(kept(), (LISTINGS_MAX, 10 * LISTINGS_MAX));
+        come(101, ENTRIES_MAX as u64);
+        assert_eq!(kept(), (1, ENTRIES_MAX));
+        let window = |inodes_max| ahead.listings.lock().window_max(inodes_max);
+        assert_eq!((window(usize::MAX), window(1000)), (3, 0), "large ones have come");
+        drop(ahead.begin(Ino(102)));
+        assert_eq!(kept(), (1, ENTRIES_MAX), "it is not on its way any more");
+        ahead.set_short(true);
+        assert_eq!((kept(), window(usize::MAX)), ((0, 0), 0));
+        come(103, 1);
+        assert_eq!(kept(), (0, 0));
+        ahead.set_short(false);
+        come(104, 1);
+        assert_eq!(kept(), (1, 1));
+    }
+}
