@@ -358,8 +358,6 @@ impl<T: Transport> Vfs for Client<T> {
             file.note_last_entry(last.cookie);
         }
         self.note_listing(file.ino, is_begin, &page.entries);
-        let listed = ListedPage { directory: file.ino, is_begin, was_ahead: false, bytes_max };
-        self.list_next(caller, listed, &page.entries);
         if !plus && self.has_locks() {
             self.cache.inode(file.ino).lock().dentries.pages().note_listed();
         }
@@ -378,6 +376,8 @@ impl<T: Transport> Vfs for Client<T> {
             }
             listing.valid.push(valid);
         }
+        let page = ListedPage { directory: file.ino, is_begin, was_ahead: false, bytes_max };
+        self.list_next(caller, page, &listing.entries);
         Ok(listing)
     }
 

@@ -221,14 +221,10 @@ impl<T: Transport> Client<T> {
         let next = {
             let mut listings = self.directories_ahead.listings.lock();
             let window_max = listings.window_max(self.inodes_max());
-            listings.walks.go(WalkStep { directory, is_begin, was_ahead, window_max }, found)
+            let step = WalkStep { directory, is_begin, was_ahead, window_max };
+            listings.walks.go(step, found, |directory| self.cache.is_to_list(directory))
         };
         for directory in next {
-            // What this client changes by itself it would have to tell before.
-            let known = self.cache.find(directory);
-            if known.is_some_and(|known| known.lock().rare.delegation.is_delegated()) {
-                continue;
-            }
             if let Some(on_its_way) = self.directories_ahead.begin(directory) {
                 host::spawn(client.clone().list_ahead(caller.clone(), on_its_way, bytes_max));
             }
@@ -274,13 +270,23 @@ impl<T: Transport> Client<T> {
         self.note_listing(directory, true, &entries);
         let page = ListedPage { directory, is_begin: true, was_ahead: true, bytes_max };
         self.list_next(caller, page, &entries);
-        let valid = entries.iter_mut().map(|entry| self.cache.complete(directory, entry));
+        let valid = entries.iter_mut().map(|entry| self.cache.add_attributes(directory, entry));
         let valid = valid.collect();
         Some(Listing { entries, valid })
     }
 }
 
 impl Cache {
+    /// Whether a directory may be listed ahead. Its attributes are known then: no other client has
+    /// it for itself, and would have to give it back. What this one changes by itself it would have
+    /// to tell before.
+    fn is_to_list(&self, directory: Ino) -> bool {
+        self.find(directory).is_some_and(|inode| {
+            let state = inode.lock();
+            state.attributes().is_some() && !state.rare.delegation.is_delegated()
+        })
+    }
+
     /// Whether a directory has these entries and no others, and nobody else can change that.
     fn has_all(&self, directory: Ino, entries: &[DirEntry]) -> bool {
         let names = || entries.iter().filter(|entry| !is_dots(entry));
@@ -309,7 +315,7 @@ impl Cache {
 
     /// Adds the attributes to an entry of a directory, if they are known, as an answer to the
     /// kernel.
-    fn complete(&self, directory: Ino, entry: &mut DirEntry) -> Valid {
+    fn add_attributes(&self, directory: Ino, entry: &mut DirEntry) -> Valid {
         if is_dots(entry) {
             return Valid::default();
         }

@@ -163,14 +163,19 @@ impl TreeWalk {
         }
     }
 
-    /// The directories that are to be asked for, so that no more than `most` are ahead.
-    fn ask(&mut self, most: usize) -> Vec<Ino> {
+    /// The directories that are to be asked for, so that no more than `most` are ahead; only those
+    /// that may be.
+    fn ask(&mut self, most: usize, may_ask: impl Fn(Ino) -> bool) -> Vec<Ino> {
         let depth_max = self.depth_max;
         let levels = self.levels.iter_mut().enumerate().rev();
         let next = levels.filter(|(depth, _)| *depth <= depth_max);
         let next = next.flat_map(|(_, level)| level.coming()).take(self.window.min(most));
-        next.filter_map(|one| (!std::mem::replace(&mut one.was_asked, true)).then_some(one.ino))
-            .collect()
+        let is_new = |one: &&mut WalkedDirectory| !one.was_asked && may_ask(one.ino);
+        let new = next.filter(is_new).map(|one| {
+            one.was_asked = true;
+            one.ino
+        });
+        new.collect()
     }
 }
 
@@ -196,8 +201,13 @@ pub(super) struct TreeWalks {
 
 impl TreeWalks {
     /// A program lists a directory, in which it has found these others. Returns which ones are to
-    /// be asked for before it lists them.
-    pub(super) fn go(&mut self, step: WalkStep, found: Vec<(Ino, Box<[u8]>)>) -> Vec<Ino> {
+    /// be asked for before it lists them, of those that may be by now.
+    pub(super) fn go(
+        &mut self,
+        step: WalkStep,
+        found: Vec<(Ino, Box<[u8]>)>,
+        may_ask: impl Fn(Ino) -> bool,
+    ) -> Vec<Ino> {
         if step.is_begin {
             self.begin(step.directory, step.was_ahead);
         }
@@ -208,7 +218,7 @@ impl TreeWalks {
             return Vec::new();
         };
         walk.add(depth, found);
-        walk.ask(step.window_max.min(WINDOW_MAX))
+        walk.ask(step.window_max.min(WINDOW_MAX), may_ask)
     }
 
     /// Forgets all of them.
@@ -330,7 +340,7 @@ mod tests {
             let found = inside.iter().map(|ino| (Ino(*ino), name(*ino))).collect();
             let (directory, window_max) = (Ino(directory), WINDOW_MAX);
             let step = WalkStep { directory, is_begin: true, was_ahead, window_max };
-            for ino in self.walks.go(step, found) {
+            for ino in self.walks.go(step, found, |_| true) {
                 self.requests += 1;
                 assert!(self.asked.insert(ino.0), "{ino} is asked for twice");
             }
@@ -422,7 +432,7 @@ mod tests {
             let found = (0..20_000).map(|n| (Ino(1000 + tree * 100_000 + n), Box::from(&b"d"[..])));
             let directory = Ino(tree);
             let step = WalkStep { directory, is_begin: true, was_ahead: false, window_max: 9 };
-            walks.go(step, found.collect());
+            walks.go(step, found.collect(), |_| true);
         }
         let levels = walks.walks.iter().flat_map(|walk| &walk.levels);
         let noted: usize = levels.map(|level| level.subdirectories.len()).sum();

@@ -14,3 +14,4 @@ mod scans;
 mod silence;
 #[path = "../support/mod.rs"]
 mod support;
+mod walks;

@@ -1,0 +1,192 @@
+//! A program that walks a tree finds the listings of further directories here.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use crate::support::{Fake, Tree, with_client};
+use futures_util::FutureExt;
+use futures_util::future::join;
+use glint_client::{Caller, Client, Handle, Vfs};
+use glint_net::{LockClient, host};
+use glint_proto::lock::{Bits, Recall, Return};
+use glint_proto::{DirEntry, Ino, Op};
+use std::time::{Duration, Instant};
+
+const TREE: Tree = Tree { directories: 40, files: 10, bytes: 0 };
+/// Bytes of a page.
+const ROOM: u32 = 64 << 10;
+
+/// A program that walks the tree of a client.
+struct TreeReader<'a> {
+    fake: &'a Fake,
+    client: &'a Client<Fake>,
+}
+
+impl TreeReader<'_> {
+    async fn open(&self, directory: Ino) -> Handle {
+        self.client.opendir(&Caller::ROOT, directory).await.unwrap()
+    }
+
+    /// Lists an open directory, and closes it.
+    async fn read(&self, handle: Handle) -> Vec<DirEntry> {
+        let (mut entries, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page =
+                self.client.readdir(&Caller::ROOT, handle, cookie, ROOM, true).await.unwrap();
+            let Some(last) = page.entries.last() else { break };
+            cookie = last.cookie;
+            entries.extend(page.entries);
+        }
+        self.client.release(handle).await.unwrap();
+        entries
+    }
+
+    async fn list(&self, directory: Ino) -> Vec<DirEntry> {
+        let handle = self.open(directory).await;
+        self.read(handle).await
+    }
+
+    /// Listings that were asked for.
+    fn asked(&self) -> usize {
+        self.fake.asked(Op::Readdir)
+    }
+
+    /// Waits until so many listings were asked for, and no more.
+    async fn has_asked(&self, listings: usize) {
+        let begun = Instant::now();
+        while self.asked() < listings {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", self.asked());
+            host::sleep(Duration::from_millis(1)).await;
+        }
+        host::sleep(Duration::from_millis(20)).await;
+        assert_eq!(self.asked(), listings);
+    }
+
+    /// Another client wants these.
+    async fn loses(&self, ino: Ino, bits: Bits) {
+        self.client.on_recall(vec![Recall::Bits { ino, bits, number: 2 }]);
+        while !self.fake.0.lock().returns.contains(&Return::Bits { ino, bits, number: 2 }) {
+            host::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Lists the root, and the first of its directories. Returns the others, in their order.
+    async fn begin(&self) -> Vec<Ino> {
+        self.fake.serve(TREE);
+        self.client.prefetch_files();
+        let mut directories: Vec<Ino> =
+            self.list(Ino::ROOT).await.iter().map(|entry| entry.ino).collect();
+        assert_eq!(directories.len() as u64, TREE.directories);
+        self.has_asked(1).await;
+        self.list(directories.remove(0)).await;
+        self.has_asked(4).await;
+        directories
+    }
+}
+
+#[test]
+fn who_walks_a_tree_waits_for_no_more_listings_and_asks_for_as_many() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        let directories = walk.begin().await;
+        for (at, directory) in directories.iter().enumerate() {
+            let handle = walk.open(*directory).await;
+            fake.hold_answers(true);
+            let read = client.readdir(&Caller::ROOT, handle, 0, ROOM, true);
+            let page = read.now_or_never().expect("it is here").unwrap();
+            fake.hold_answers(false);
+            assert_eq!(page.entries.len() as u64, TREE.files);
+            let is_whole =
+                |entry: &DirEntry| entry.attr.as_ref().is_some_and(|attr| attr.ino == entry.ino);
+            assert!(page.entries.iter().all(is_whole), "{at}");
+            client.release(handle).await.unwrap();
+            host::sleep(Duration::from_millis(5)).await;
+        }
+        walk.has_asked(1 + TREE.directories as usize).await;
+        // What it has learned on the way is known.
+        assert_eq!(fake.asked(Op::Lookup), 0);
+        client.lookup(&Caller::ROOT, directories[7], b"3").await.unwrap();
+        assert_eq!(fake.asked(Op::Lookup), 0);
+    });
+}
+
+#[test]
+fn who_comes_while_a_listing_is_on_its_way_waits_for_it() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        let directories = walk.begin().await;
+        let handles = [walk.open(directories[0]).await, walk.open(directories[2]).await];
+        // This has four be ahead: two more than are here.
+        walk.read(handles[0]).await;
+        fake.hold_answers(true);
+        let answers = async {
+            host::sleep(Duration::from_millis(20)).await;
+            fake.hold_answers(false);
+        };
+        let (entries, ()) = join(walk.read(handles[1]), answers).await;
+        assert_eq!(entries.len() as u64, TREE.files);
+        walk.list(directories[1]).await;
+        for directory in &directories[3..] {
+            walk.list(*directory).await;
+        }
+        walk.has_asked(1 + TREE.directories as usize).await;
+    });
+}
+
+#[test]
+fn who_goes_no_further_costs_few_requests() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        let directories = walk.begin().await;
+        host::sleep(Duration::from_millis(50)).await;
+        walk.has_asked(4).await;
+        for at in [30, 20, 10, 25, 15] {
+            walk.list(directories[at]).await;
+        }
+        walk.has_asked(4 + 5 + 1).await;
+    });
+}
+
+#[test]
+fn nothing_is_listed_ahead_where_nothing_is_prefetched() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        fake.serve(TREE);
+        for directory in walk.list(Ino::ROOT).await {
+            walk.list(directory.ino).await;
+        }
+        walk.has_asked(1 + TREE.directories as usize).await;
+    });
+}
+
+/// Others make a name, and move one away, in directories that were listed ahead.
+#[test]
+fn a_change_by_another_client_is_seen() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        let directories = walk.begin().await;
+        walk.loses(directories[0], Bits::NEGATIVE).await;
+        let file = Ino(directories[1].0 + 1);
+        walk.loses(file, Bits::ENTRY).await;
+        fake.serve(Tree { files: TREE.files + 1, ..TREE });
+        for directory in &directories[..2] {
+            let asked = walk.asked();
+            assert_eq!(walk.list(*directory).await.len() as u64, TREE.files + 1);
+            assert!(walk.asked() > asked);
+        }
+    });
+}
+
+/// The names are still those that came.
+#[test]
+fn attributes_that_others_may_have_changed_are_not_told() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        let directories = walk.begin().await;
+        let file = Ino(directories[0].0 + 1);
+        walk.loses(file, Bits::ATTR).await;
+        let entries = walk.list(directories[0]).await;
+        let unknown: Vec<Ino> =
+            entries.iter().filter(|entry| entry.attr.is_none()).map(|entry| entry.ino).collect();
+        assert_eq!((entries.len() as u64, unknown), (TREE.files, vec![file]));
+    });
+}
