@@ -398,8 +398,7 @@ impl Worker {
     /// nothing meanwhile.
     async fn peek(&self) -> Result<(), String> {
         let Some(other) = self.executor.one_of(&self.all.borrow()).cloned() else { return Ok(()) };
-        let listed = async { list(&self.fs, other.own).await };
-        self.sees(&other, listed).await
+        self.sees(&other, list(&self.fs, other.own)).await
     }
 
     /// The same of the directories of all workers, one after the other in the order of the root,

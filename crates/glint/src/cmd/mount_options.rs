@@ -15,7 +15,8 @@ pub(crate) const HELP: &str = "\
     Options, separated by commas: all that mount(8) has for every file system (ro, noatime, \
     noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse, \
     keep_awake=auto|off, polling=auto|off, prefetch=on|off (on: whether small files are read \
-    before a program asks, after others of their directory), cert=DIR (the same as --cert), wbmeta (the default) \
+    before a program asks, after others of their directory, and directories listed before a walk \
+    comes to them), cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
     up to half a second later; inodes=N: how many are kept in memory (393 216); idle=SECONDS: \
     how long nobody must have used the mount before it returns its locks (600; 0: never); of \
@@ -161,7 +162,7 @@ pub struct ParsedOptions {
     keep_awake: bool,
     /// Threads look for replies for a short time before they sleep.
     polling: bool,
-    /// Small files are prefetched.
+    /// Small files are prefetched, and directories listed ahead.
     prefetch: bool,
     /// The kernel reads files from their objects by itself.
     passthrough: bool,
