@@ -376,7 +376,7 @@ impl<T: Transport> Vfs for Client<T> {
             }
             listing.valid.push(valid);
         }
-        let page = ListedPage { directory: file.ino, is_begin, was_ahead: false, bytes_max };
+        let page = ListedPage { directory: file.ino, is_begin, was_ahead: false };
         self.list_next(caller, page, &listing.entries);
         Ok(listing)
     }

@@ -23,6 +23,7 @@ use crate::client::Client;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Found, Listing, Valid};
 use glint_net::{Transport, host};
+use glint_proto::limits::DIR_PAGE_BYTES_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
@@ -40,6 +41,10 @@ const INODES_PART: usize = 8;
 const LISTINGS_MAX: usize = 4 * WINDOW_MAX;
 /// A listing is taken for no shorter than this.
 const TYPICAL_MIN: usize = 16;
+/// Bytes that an entry takes beside its name, and the least that there is room for, as servers
+/// count it.
+const ENTRY_BYTES: usize = 128;
+const ROOM_MIN: usize = 4096;
 
 /// A page of a directory that a program is told of.
 #[derive(Clone, Copy)]
@@ -49,8 +54,6 @@ pub(crate) struct ListedPage {
     pub(crate) is_begin: bool,
     /// It had come ahead.
     pub(crate) was_ahead: bool,
-    /// Room that there was for it.
-    pub(crate) bytes_max: u32,
 }
 
 /// Directories that were listed ahead.
@@ -77,26 +80,21 @@ struct ListingsAhead {
 /// A listing that was asked for.
 enum ListingAhead {
     OnItsWay,
-    Here {
-        /// All entries, without attributes.
-        entries: Vec<DirEntry>,
-        /// Room that there was for them.
-        bytes_max: u32,
-    },
+    /// It has come: all entries, without attributes.
+    Here(Vec<DirEntry>),
 }
 
 impl ListingsAhead {
-    /// Forgets what has come of a directory. Returns it, with the room that there was for it.
-    fn take(&mut self, directory: Ino) -> Option<(Vec<DirEntry>, u32)> {
-        let Some(ListingAhead::Here { .. }) = self.listings.get(&directory) else { return None };
+    /// Forgets what has come of a directory, and returns it.
+    fn take(&mut self, directory: Ino) -> Option<Vec<DirEntry>> {
+        let Some(ListingAhead::Here(entries)) = self.listings.get_mut(&directory) else {
+            return None;
+        };
+        let entries = std::mem::take(entries);
+        self.listings.remove(&directory);
         self.order.retain(|other| *other != directory);
-        match self.listings.remove(&directory)? {
-            ListingAhead::Here { entries, bytes_max } => {
-                self.entries -= entries.len();
-                Some((entries, bytes_max))
-            }
-            ListingAhead::OnItsWay => None,
-        }
+        self.entries -= entries.len();
+        Some(entries)
     }
 
     /// Forgets those that came first, until there are no more than so many entries.
@@ -108,7 +106,7 @@ impl ListingsAhead {
     }
 
     /// One has come that was on its way.
-    fn come(&mut self, directory: Ino, entries: Vec<DirEntry>, bytes_max: u32) {
+    fn come(&mut self, directory: Ino, entries: Vec<DirEntry>) {
         self.typical = (3 * self.typical + entries.len()) / 4;
         if self.is_short {
             self.listings.remove(&directory);
@@ -116,7 +114,7 @@ impl ListingsAhead {
         }
         self.entries += entries.len();
         self.order.push_back(directory);
-        self.listings.insert(directory, ListingAhead::Here { entries, bytes_max });
+        self.listings.insert(directory, ListingAhead::Here(entries));
         self.limit(ENTRIES_MAX);
     }
 
@@ -147,15 +145,14 @@ impl DirectoriesAhead {
         }
     }
 
-    /// The listing of a directory that was asked for ahead, if there is one that had no more room
-    /// than this. While it is on its way, waits for it.
-    async fn take(&self, directory: Ino, bytes_max: u32) -> Option<Vec<DirEntry>> {
+    /// The listing of a directory that was asked for ahead, if there is one. While it is on its
+    /// way, waits for it.
+    async fn take(&self, directory: Ino) -> Option<Vec<DirEntry>> {
         let look = |all: &mut ListingsAhead| match all.listings.get(&directory) {
             Some(ListingAhead::OnItsWay) => None,
             _ => Some(all.take(directory)),
         };
-        let (entries, room) = self.listings.until_with(directory, look).await?;
-        (room <= bytes_max).then_some(entries)
+        self.listings.until_with(directory, look).await
     }
 
     /// A listing is about to be asked for, unless that was done before.
@@ -177,8 +174,8 @@ struct ListingOnItsWay {
 
 impl ListingOnItsWay {
     /// It has come.
-    fn come(self, entries: Vec<DirEntry>, bytes_max: u32) {
-        self.ahead.listings.lock().come(self.directory, entries, bytes_max);
+    fn come(self, entries: Vec<DirEntry>) {
+        self.ahead.listings.lock().come(self.directory, entries);
     }
 }
 
@@ -199,6 +196,22 @@ fn is_dots(entry: &DirEntry) -> bool {
     matches!(entry.name.as_slice(), b"." | b"..")
 }
 
+/// How many of the entries of a directory are told at once where there is room for so many bytes.
+fn page_len(entries: &[DirEntry], bytes_max: u32) -> usize {
+    let room = (bytes_max as usize).clamp(ROOM_MIN, DIR_PAGE_BYTES_MAX);
+    let (mut len, mut bytes) = (0, 0);
+    for (at, entry) in entries.iter().enumerate() {
+        bytes += ENTRY_BYTES + entry.name.len();
+        // The next page begins after a cookie, which names may share.
+        let same_cookie = at > 0 && entries[at - 1].cookie == entry.cookie;
+        if bytes > room && !same_cookie {
+            break;
+        }
+        len = at + 1;
+    }
+    len
+}
+
 /// Whether a name of this directory leads to an inode, if one is known: others cannot change it.
 fn keeps_names(state: &InodeState, directory: Ino) -> bool {
     state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(directory)
@@ -217,7 +230,7 @@ impl<T: Transport> Client<T> {
         };
         let named = |entry: &DirEntry| (entry.ino, Box::<[u8]>::from(entry.name.as_slice()));
         let found = entries.iter().filter(is_directory).map(named).collect();
-        let ListedPage { directory, is_begin, was_ahead, bytes_max } = page;
+        let ListedPage { directory, is_begin, was_ahead } = page;
         let next = {
             let mut listings = self.directories_ahead.listings.lock();
             let window_max = listings.window_max(self.inodes_max());
@@ -226,13 +239,13 @@ impl<T: Transport> Client<T> {
         };
         for directory in next {
             if let Some(on_its_way) = self.directories_ahead.begin(directory) {
-                host::spawn(client.clone().list_ahead(caller.clone(), on_its_way, bytes_max));
+                host::spawn(client.clone().list_ahead(caller.clone(), on_its_way));
             }
         }
     }
 
-    async fn list_ahead(self: Arc<Self>, caller: Caller, of: ListingOnItsWay, bytes_max: u32) {
-        let ino = of.directory;
+    async fn list_ahead(self: Arc<Self>, caller: Caller, of: ListingOnItsWay) {
+        let (ino, bytes_max) = (of.directory, DIR_PAGE_BYTES_MAX as u32);
         glint_telemetry::count(Counter::DirectoriesListedAhead, 1);
         let request = MdsRequest::Readdir { ino, cookie: 0, bytes_max, plus: true };
         let mut asked = Asked::now();
@@ -243,7 +256,7 @@ impl<T: Transport> Client<T> {
         self.cache.learn_page(ino, 0, &page, &asked);
         if page.end && self.cache.has_all(ino, &page.entries) {
             let bare = page.entries.into_iter().map(|entry| DirEntry { attr: None, ..entry });
-            of.come(bare.collect(), bytes_max);
+            of.come(bare.collect());
         }
     }
 
@@ -259,16 +272,20 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let directory = file.ino;
-        let mut entries = self.directories_ahead.take(directory, bytes_max).await?;
+        let mut entries = self.directories_ahead.take(directory).await?;
         if !self.cache.has_all(directory, &entries) {
             return None;
         }
         glint_telemetry::count(Counter::DirectoriesListedAheadUsed, 1);
-        if let Some(last) = entries.last() {
+        let len = page_len(&entries, bytes_max);
+        if len < entries.len() {
+            // The others are asked for, as without this.
+            entries.truncate(len);
+        } else if let Some(last) = entries.last() {
             file.note_last_entry(last.cookie);
         }
         self.note_listing(directory, true, &entries);
-        let page = ListedPage { directory, is_begin: true, was_ahead: true, bytes_max };
+        let page = ListedPage { directory, is_begin: true, was_ahead: true };
         self.list_next(caller, page, &entries);
         let valid = entries.iter_mut().map(|entry| self.cache.add_attributes(directory, entry));
         let valid = valid.collect();
@@ -348,12 +365,20 @@ mod tests {
     }
 
     #[test]
+    fn a_page_has_as_many_entries_as_there_is_room_for() {
+        let mut all = entries(100);
+        assert_eq!((page_len(&all, 0), page_len(&all, u32::MAX)), (31, 100));
+        all.iter_mut().skip(30).take(4).for_each(|entry| entry.cookie = 31);
+        assert_eq!((page_len(&all, 0), page_len(&[], 0)), (34, 0), "one cookie is on one page");
+    }
+
+    #[test]
     fn listings_that_nobody_uses_are_limited_and_go_when_memory_is_short() {
         let ahead = Arc::<DirectoriesAhead>::default();
         let come = |directory: u64, many: u64| {
             let listing = ahead.begin(Ino(directory)).unwrap();
             assert!(ahead.begin(Ino(directory)).is_none(), "it is on its way");
-            listing.come(entries(many), 4096);
+            listing.come(entries(many));
         };
         let kept = || {
             let listings = ahead.listings.lock();

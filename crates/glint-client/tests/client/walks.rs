@@ -9,11 +9,12 @@ use glint_client::{Caller, Client, Handle, Vfs};
 use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, Recall, Return};
 use glint_proto::{DirEntry, Ino, Op};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 const TREE: Tree = Tree { directories: 40, files: 10, bytes: 0 };
-/// Bytes of a page.
-const ROOM: u32 = 64 << 10;
+/// Bytes that a program has room for in a page.
+const ROOM: u32 = 32 << 10;
 
 /// A program that walks the tree of a client.
 struct TreeReader<'a> {
@@ -155,6 +156,23 @@ fn nothing_is_listed_ahead_where_nothing_is_prefetched() {
             walk.list(directory.ino).await;
         }
         walk.has_asked(1 + TREE.directories as usize).await;
+    });
+}
+
+/// A directory that is larger than a page costs as many requests as without; each name comes once.
+#[test]
+fn what_does_not_fit_into_a_page_is_asked_for() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        let (directories, files) = (10, 300);
+        fake.serve(Tree { directories, files, bytes: 0 });
+        client.prefetch_files();
+        for directory in walk.list(Ino::ROOT).await {
+            let listed = walk.list(directory.ino).await;
+            let inodes: BTreeSet<u64> = listed.iter().map(|entry| entry.ino.0).collect();
+            assert_eq!((listed.len() as u64, inodes.len() as u64), (files, files));
+        }
+        walk.has_asked(1 + 2 * directories as usize).await;
     });
 }
 
