@@ -29,6 +29,7 @@ pub use disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
 pub use error::OstError;
 pub use object_watches::WatchedChange;
 pub use ost_set::{OstSet, SEAL_IDLE};
+pub use service::listing::list_order;
 pub use service::{Apart, GoOn, Kept, Ost, Way};
 pub use space::bandwidth::Bandwidth;
 pub use space::grants::SpaceGrants;

@@ -97,8 +97,8 @@ impl<D: Disk> ObjectStore<D> {
     }
 }
 
-/// Has a thread of an OST's disk do a part of a search.
-async fn on_its_disk<D: Disk, T: Send + 'static>(
+/// Has a thread of an OST's disk do a part of a search, or of a list.
+pub(crate) async fn on_its_disk<D: Disk, T: Send + 'static>(
     ost: &Ost<D>,
     kind: CallKind,
     work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,

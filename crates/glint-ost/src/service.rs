@@ -11,6 +11,7 @@
 
 mod buffers;
 mod changing;
+pub(crate) mod listing;
 mod unreadable;
 
 use crate::disk::threads::{DiskThreads, First};

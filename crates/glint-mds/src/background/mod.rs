@@ -4,4 +4,5 @@ pub(crate) mod check;
 pub(crate) mod check_online;
 pub(crate) mod destroyed;
 pub(crate) mod namespace_pages;
+pub(crate) mod object_uses;
 pub(crate) mod reaper;

@@ -19,6 +19,10 @@ impl<K: Kv> Mds<K> {
             NamespaceQuery::Inodes(from) => self.page_of_inodes(from).await,
             NamespaceQuery::Entries(from) => self.page_of_entries(&from).await,
             NamespaceQuery::Again { inodes, entries } => self.look_again(&inodes, &entries).await,
+            // Whoever has OSTs, too, is asked about objects.
+            NamespaceQuery::Stored { .. }
+            | NamespaceQuery::StoredAgain { .. }
+            | NamespaceQuery::Uses(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 

@@ -8,8 +8,8 @@ use futures_lite::future::block_on;
 use glint_kv::{Batch, Keyspace, Kv, Pair};
 use glint_mds::check;
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespacePage, NamespaceQuery};
-use glint_proto::{FileType, Ino};
+use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse};
+use glint_proto::{FileType, Ino, ObjectId};
 
 /// The entry of a name.
 fn entry(tree: &Tree, name: &str) -> Pair {
@@ -133,4 +133,23 @@ fn pages_have_a_limit_and_leave_nothing_out() {
     let inodes = vec![Ino::ROOT; CHECKED_RECORDS_MAX + 1];
     let many = NamespaceQuery::Again { inodes, entries: Vec::new() };
     assert!(block_on(tree.mds.namespace_page(many)).is_err());
+}
+
+#[test]
+fn objects_are_of_their_files_or_of_nobody() {
+    let tree = planted();
+    let uses = |objects: &[ObjectId]| block_on(tree.mds.object_uses(objects, 1));
+    let first = ObjectId { ino: tree.ino("file"), stripe: 0 };
+    let directory = ObjectId { ino: Ino::ROOT, ..first };
+    let moved = ObjectId { stripe: 9, ..first };
+    let gone = ObjectId { ino: Ino(1 << 40), ..first };
+    let found = uses(&[first, directory, moved, gone]).unwrap();
+    let (nobody, unknown) = (ObjectUse::Nobody, ObjectUse::Unknown);
+    let right = [ObjectUse::Alone(0), unknown.clone(), nobody.clone(), nobody];
+    assert_eq!(found, right);
+    // They are to be destroyed, all of the file and this one.
+    put(&tree, Keyspace::Orphan, &gone.ino.key(), &[0]);
+    put(&tree, Keyspace::Orphan, &moved.key(), &[0]);
+    assert_eq!(uses(&[moved, gone]).unwrap(), [unknown.clone(), unknown]);
+    assert!(uses(&vec![first; CHECKED_RECORDS_MAX + 1]).is_err());
 }

@@ -196,7 +196,7 @@ impl Tree {
         for first in [NamespaceQuery::Inodes(Ino(0)), NamespaceQuery::Entries(Vec::new())] {
             let mut next = Some(first);
             while let Some(query) = next {
-                let NamespacePage { inodes, entries, damaged, next: more } = page(query);
+                let NamespacePage { inodes, entries, damaged, next: more, .. } = page(query);
                 inodes.into_iter().for_each(|fact| check.inode(fact));
                 entries.into_iter().for_each(|fact| check.entry(fact));
                 found.extend(damaged);

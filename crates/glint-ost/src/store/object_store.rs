@@ -73,7 +73,7 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     scrubber: Scrubber,
 }
 
-pub(super) fn shard_of(object: ObjectId) -> usize {
+pub(crate) fn shard_of(object: ObjectId) -> usize {
     (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES
 }
 

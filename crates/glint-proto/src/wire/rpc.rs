@@ -16,7 +16,9 @@ use crate::reclaim::Reclaim;
 use crate::{
     Attr, Capability, Cred, Errno, FsResult, Ino, ObjectId, RequestId, Session, Timestamp,
 };
-pub use namespace::{EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery};
+pub use namespace::{
+    EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery, ObjectUse, StoredFact,
+};
 pub use orders::{BalanceStep, BalanceTurn, DrainOst, DrainStep, GiveUp, GiveUpStep, OstOrder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -232,7 +234,7 @@ pub enum Request<'a> {
     ReadObjects(Vec<ObjectRead>),
     /// A command moves files between OSTs, and no other one shall.
     BalanceTurn(BalanceTurn),
-    /// A part of the namespace, for a check of it.
+    /// A part of the namespace or of the objects, for a check of it.
     Check(NamespaceQuery),
 }
 

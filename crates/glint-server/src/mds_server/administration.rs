@@ -47,7 +47,16 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
     }
 
     async fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
-        let page = self.mds.namespace_page(query).await;
+        let page = match query {
+            NamespaceQuery::Stored { .. } | NamespaceQuery::StoredAgain { .. } => {
+                return self.osts.check_stored(0, query).await;
+            }
+            NamespaceQuery::Uses(objects) => {
+                let uses = self.mds.object_uses(&objects, self.osts.count()).await;
+                uses.map(|uses| NamespacePage { uses, ..NamespacePage::default() })
+            }
+            query => self.mds.namespace_page(query).await,
+        };
         page.map_err(|errno| format!("the namespace cannot be read: {errno}"))
     }
 

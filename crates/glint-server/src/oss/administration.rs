@@ -4,6 +4,7 @@ use super::Oss;
 use crate::replication::Here;
 use glint_net::AdminService;
 use glint_ost::disk::Disk;
+use glint_proto::message::{NamespacePage, NamespaceQuery};
 use glint_proto::{Session, SpaceInfo, clock};
 use serde_json::json;
 use std::sync::Arc;
@@ -40,5 +41,10 @@ impl<D: Disk> AdminService for Oss<D> {
 
     fn scrub(&self, begins: bool) {
         self.scrubbing.ask(&self.osts, begins);
+    }
+
+    async fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
+        let (_, first) = self.joined.get().ok_or("it does not know the numbers of its OSTs yet")?;
+        self.osts.check_stored(*first, query).await
     }
 }

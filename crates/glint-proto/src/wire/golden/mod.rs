@@ -198,6 +198,9 @@ fn requests_and_replies_of_a_connection() {
         Request::Check(NamespaceQuery::Inodes(Ino(1))),
         Request::Check(NamespaceQuery::Entries(vec![2])),
         Request::Check(NamespaceQuery::Again { inodes: vec![Ino(1)], entries: vec![place()] }),
+        Request::Check(NamespaceQuery::Stored { ost: 1, after: Some(OBJECT) }),
+        Request::Check(NamespaceQuery::StoredAgain { ost: 1, objects: vec![OBJECT] }),
+        Request::Check(NamespaceQuery::Uses(vec![OBJECT])),
     ];
     must_be(
         &requests,
@@ -229,7 +232,10 @@ fn requests_and_replies_of_a_connection() {
          BalanceTurn 160302
          Check 170001
          Check 17010102
-         Check 17020101010110016e",
+         Check 17020101010110016e
+         Check 170301010708
+         Check 170401010708
+         Check 1705010708",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -264,6 +270,15 @@ fn requests_and_replies_of_a_connection() {
         }],
         damaged: vec!["d".into()],
         next: Some(NamespaceQuery::Entries(vec![2])),
+        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO) }],
+        uses: vec![
+            ObjectUse::Alone(1),
+            ObjectUse::Copies {
+                chain: chain().id,
+                version: 3,
+                members: vec![Member { ost: 1, state: MemberState::Serving }],
+            },
+        ],
     };
     let replies = [
         Reply::Welcome(welcome),
@@ -301,7 +316,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102",
+         Checked 10010704010106040109010110016e07040101016401010102010708010a02020103020103010100",
     );
 }
 

@@ -1,9 +1,10 @@
-//! Pages of the namespace for a check that goes on beside requests.
+//! Pages of the namespace, and of objects, for a check that goes on beside requests.
 
-use crate::{FileType, Ino, Timestamp};
+use crate::chain::{ChainId, Member};
+use crate::{FileType, FsResult, Ino, ObjectId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Part of the namespace that a check asks for, of
+/// Part of the namespace, or of the objects, that a check asks for: of
 /// [`CHECKED_RECORDS_MAX`](crate::limits::CHECKED_RECORDS_MAX) records at most.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NamespaceQuery {
@@ -13,6 +14,12 @@ pub enum NamespaceQuery {
     Entries(Vec<u8>),
     /// The second look at what seems wrong: those of these that are there. Inodes are read first.
     Again { inodes: Vec<Ino>, entries: Vec<EntryPlace> },
+    /// Objects that an OST has, asked of its server: in the order of its list, after this one.
+    Stored { ost: u16, after: Option<ObjectId> },
+    /// The second look: those of these objects that it has.
+    StoredAgain { ost: u16, objects: Vec<ObjectId> },
+    /// What the MDS knows of these objects, in their order.
+    Uses(Vec<ObjectId>),
 }
 
 /// Answer to a [`NamespaceQuery`].
@@ -24,6 +31,8 @@ pub struct NamespacePage {
     pub damaged: Vec<String>,
     /// How to go on, if there may be more.
     pub next: Option<NamespaceQuery>,
+    pub stored: Vec<StoredFact>,
+    pub uses: Vec<ObjectUse>,
 }
 
 /// What a check has to know of an inode.
@@ -61,4 +70,26 @@ pub struct EntryPlace {
     /// Hash of the name, as it is stored.
     pub cookie: u64,
     pub name: Vec<u8>,
+}
+
+/// An object that an OST has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StoredFact {
+    pub object: ObjectId,
+    /// Bytes; or why nobody can say how many.
+    pub size: FsResult<u64>,
+}
+
+/// Where an object is to be, by what the MDS knows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ObjectUse {
+    /// Nowhere: it is of no file, and no client is there that may tell of one.
+    Nobody,
+    /// That is not known: it is to be destroyed, or data is moving to it, or a client may tell of its
+    /// file.
+    Unknown,
+    /// On an OST.
+    Alone(u16),
+    /// On the members of a chain, by this version of its row.
+    Copies { chain: ChainId, version: u32, members: Vec<Member> },
 }
