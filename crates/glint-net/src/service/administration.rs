@@ -41,8 +41,8 @@ pub trait AdminService {
         ready(Err("only the server with the MDS knows all OSTs; ask that".into()))
     }
 
-    /// Reads a part of the namespace or of the objects, for a check of it. An error is a sentence for
-    /// people.
+    /// Reads a part of the namespace or of the objects, for a check of it. An error is a sentence
+    /// for people.
     fn check_namespace(
         &self,
         _query: NamespaceQuery,

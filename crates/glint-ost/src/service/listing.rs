@@ -2,8 +2,10 @@
 //!
 //! Invariants:
 //! - All OSTs list in one order ([`list_order`]): who compares them keeps a page of each.
-//! - An object that is there all the time is in a page. One that is made or removed meanwhile may be.
-//! - A page is bounded in objects, and ends soon; calls of the disk are watched as those of a search.
+//! - An object that is there all the time is in a page. One that is made or removed meanwhile may
+//!   be.
+//! - A page is bounded in objects, and ends soon; calls of the disk are watched as those of a
+//!   search.
 //! - Nobody waits for a list: no object is opened, and no lock is taken.
 
 use crate::disk::{CallKind, Disk, DiskWatch};
@@ -111,8 +113,8 @@ impl<D: Disk> Ost<D> {
 }
 
 impl<D: Disk> OstSet<D> {
-    /// Answers what a check asks about objects on an OST here, of which the first has this number. An
-    /// error is a sentence for people.
+    /// Answers what a check asks about objects on an OST here, of which the first has this number.
+    /// An error is a sentence for people.
     pub async fn check_stored(
         &self,
         first: u16,
@@ -130,7 +132,7 @@ impl<D: Disk> OstSet<D> {
             Some(objects) => its.facts(&objects).await.map(|stored| (stored, None)),
             None => its.list(after).await,
         };
-        let failed = |errno| format!("the objects of OST {ost} cannot be listed: {errno}");
+        let failed = |errno: Errno| format!("the objects of OST {ost} cannot be listed: {errno}");
         let (stored, last) = listed.map_err(failed)?;
         let next = last.map(|last| NamespaceQuery::Stored { ost, after: Some(last) });
         Ok(NamespacePage { stored, next, ..NamespacePage::default() })

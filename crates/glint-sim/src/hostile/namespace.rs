@@ -1,5 +1,5 @@
-//! Questions of a check of the namespace and of objects, which shows all of them: no server may answer
-//! them to who is limited.
+//! Questions of a check of the namespace and of objects, which shows all of them: no server may
+//! answer them to who is limited.
 
 use super::{Dice, Hostile, STRIPES};
 use glint_proto::limits::CHECKED_RECORDS_MAX;

@@ -39,11 +39,11 @@ pub(crate) const USAGE: u8 = 16;
 /// directory of `glint oss` alone the data is compared with its checksums; which file an
 /// object belongs to is known where the MDS is.
 ///
-/// What a copy lacks because its OST was away is no damage, if the index of its chain says so: it is
-/// counted as `healing outstanding`, and is copied when the servers run. These are objects whose
+/// What a copy lacks because its OST was away is no damage, if the index of its chain says so: it
+/// is counted as `healing outstanding`, and is copied when the servers run. These are objects whose
 /// copies differ (with --skip-data, in size); `glint heal info` counts all objects that the index
-/// names, also those whose copies are equal. A copy that is damaged, or missing, while another one is
-/// right, --repair notes in that index, so that it is copied, too.
+/// names, also those whose copies are equal. A copy that is damaged, or missing, while another one
+/// is right, --repair notes in that index, so that it is copied, too.
 ///
 /// A client may have made files of which it has not told the server yet, when that ended. So while
 /// clients may come back, objects that belong to no file are counted and kept; when none is
@@ -51,11 +51,16 @@ pub(crate) const USAGE: u8 = 16;
 ///
 /// With --online the server runs, and others go on to use it. Entries, inodes and link counts are
 /// checked, and whether the OSTs of files exist. What seems wrong is looked at a second time, as it
-/// may have been changed meanwhile, and all is checked once more if something is found. This is for
-/// those who may do everything there, takes about 150 bytes of memory here for each inode, and puts
-/// nothing right. OSTs are not asked for their objects: objects without file, files without their
-/// objects, orphans, extended attributes, sizes and copies are looked at only when the server is
-/// stopped; `glint scrub` compares data with its checksums while it runs.
+/// may have been changed meanwhile, and all is checked once more if something is found. Then each
+/// OST is asked for its objects: an OST that lacks its copy of a file which another one has, copies
+/// that are not equally large, and objects that belong to no file, are told if it is so for some
+/// seconds. Copies are compared where all members of a chain serve, and by their sizes alone;
+/// objects without file count as wrong when no client is there that may tell of one. Of a file
+/// without copies nobody can tell a lost object from a hole. --skip-data leaves the objects alone.
+/// This is for those who may do everything there, takes about 150 bytes of memory here for each
+/// inode, and for objects a page of each OST, and puts nothing right. Orphans, extended attributes
+/// and sizes of files are looked at only when the server is stopped; `glint scrub` compares data
+/// with its checksums while it runs.
 ///
 /// On a mount the process behind it asks, by what that may do: so a server of `glint up` without
 /// --listen is checked. Ctrl-C ends the check, also while a server does not answer.
@@ -80,14 +85,14 @@ pub(crate) struct Args {
     /// Check the namespace of a server with an MDS that runs: HOST or HOST:PORT, on this host its
     /// socket or the data directory that has it, or, as the user who mounted it, a mount.
     #[arg(long, value_name = "DIR|HOST:PORT|MOUNT",
-        conflicts_with_all = ["directory", "data", "osses", "repair", "skip_data"])]
+        conflicts_with_all = ["directory", "data", "osses", "repair"])]
     online: Option<String>,
     /// Put right what can be put right. Unreachable inodes get a name in lost+found; wrong copies
     /// are written anew from right ones, when the servers run.
     #[arg(long)]
     repair: bool,
     /// Leave the data alone: do not compare it with its checksums, nor copies by more than their
-    /// sizes.
+    /// sizes; with --online, look at no objects.
     #[arg(long)]
     skip_data: bool,
     /// Print JSON: a line per finding, then a summary, which says in `error` why the check did not
@@ -148,7 +153,7 @@ enum Belongs {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(server) = &args.online {
-        return online::run(server, args.json);
+        return online::run(server, args.json, args.skip_data);
     }
     let said = args.data.as_ref().or(args.directory.as_ref());
     let said = said.ok_or("no data directory was named")?;

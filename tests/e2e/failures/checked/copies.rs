@@ -216,6 +216,49 @@ fn wrong_copies_are_named_and_healed_and_what_the_index_names_is_outstanding() {
 }
 
 #[test]
+fn a_copy_that_is_lost_is_named_while_the_servers_run() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up();
+    for n in 0..FILES {
+        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
+        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
+    }
+    one.stop(up);
+    let objects: Vec<PathBuf> = content(&osts[0]).into_keys().collect();
+    fs::remove_file(osts[2].join("objects").join(&objects[1])).unwrap();
+
+    let up = one.up();
+    wait_until_whole(text(&mount));
+    let check = |more: &[&str], code| {
+        let mut command = glint();
+        command.args(["fsck", "--json", "--online", text(&mount)]).args(more);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}{output:?}");
+        let rows = said.lines().map(|line| serde_json::from_str(line).unwrap());
+        rows.collect::<Vec<Value>>()
+    };
+    let found = check(&[], 4);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let (ino, _) = name(&objects[1]).split_once('.').unwrap();
+    let ino = u64::from_str_radix(ino, 16).unwrap();
+    let said = found[0]["finding"].as_str().unwrap();
+    let lost = format!("OST 2 lacks its copy of file {ino:#x}: object {}", name(&objects[1]));
+    assert!(said.starts_with(&lost) && found[0]["repairable"] == true, "{found:?}");
+    assert_eq!((&found[1]["objects"], &found[1]["untold"]), (&FILES.into(), &0.into()));
+    let left_alone = check(&["--skip-data"], 0);
+    assert!(left_alone[0]["objects"].is_null(), "{left_alone:?}");
+    one.stop(up);
+    assert_eq!(one.check(&["--repair"], 1).findings.len(), 1);
+    let up = one.up();
+    wait_until_whole(text(&mount));
+    assert_eq!(check(&[], 0).len(), 1);
+    one.stop(up);
+    one.must_be_equal();
+}
+
+#[test]
 fn a_change_that_one_copy_alone_has_after_a_loss_of_power_is_found_without_a_note_of_it() {
     let one = OneServer { world: World::new() };
     let (osts, mount) = (one.osts(), one.world.mount_point());

@@ -85,8 +85,8 @@ pub struct StoredFact {
 pub enum ObjectUse {
     /// Nowhere: it is of no file, and no client is there that may tell of one.
     Nobody,
-    /// That is not known: it is to be destroyed, or data is moving to it, or a client may tell of its
-    /// file.
+    /// That is not known: it is to be destroyed, or data is moving to it, or a client may tell of
+    /// its file.
     Unknown,
     /// On an OST.
     Alone(u16),

@@ -1,4 +1,7 @@
-//! `glint fsck --online`: check of a namespace while it is served.
+//! `glint fsck --online`: check of a namespace, and of the objects of its files, while it is
+//! served.
+
+mod objects;
 
 use super::{Check, Finding, Outcome, Progress};
 use crate::signals::StopSoon;
@@ -34,27 +37,40 @@ struct OnlineCheck {
     entries: usize,
     /// Files that are open, or wait for their removal, and have no name.
     orphans: usize,
+    objects: usize,
+    /// Objects of which nobody can say whose they are.
+    untold: usize,
 }
 
-/// Where parts of the namespace come from.
+/// Where parts of the namespace, or lists of objects, come from.
 #[derive(Clone)]
 enum NamespaceSource {
-    /// A server with an MDS.
+    /// A server with an MDS, or one of OSTs.
     Server(Address),
     /// The process behind a mount, which asks its server.
     Mount(PathBuf),
 }
 
 impl NamespaceSource {
-    fn find(said: &str) -> Result<NamespaceSource, String> {
-        match Target::find(Some(said))? {
-            Target::Mount(path) => Ok(NamespaceSource::Mount(path)),
+    fn of(target: &Target) -> Result<NamespaceSource, String> {
+        match target {
+            Target::Mount(path) => Ok(NamespaceSource::Mount(path.clone())),
             Target::Server(address) | Target::Oss(address) => {
-                let exact = crate::identity::exact(&address);
+                let exact = crate::identity::exact(address);
                 let exact = exact.map_err(|why| format!("server {address}: {why}"))?;
                 Ok(NamespaceSource::Server(exact))
             }
         }
+    }
+
+    /// Asks for one part.
+    fn page(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
+        let mut found = None;
+        self.walk(query, |page| {
+            found = Some(page);
+            None
+        })?;
+        found.ok_or_else(|| "the server sent no page".into())
     }
 
     /// Asks for `first`, and then for what `next` says that comes after each answer, until that is
@@ -89,20 +105,28 @@ fn not_answered(mount: &Path) -> String {
     )
 }
 
-/// Runs the command on the server or the mount that `said` names.
-pub(super) fn run(said: &str, json: bool) -> CommandResult {
+/// Runs the command on the server or the mount that `said` names, and looks at objects unless these
+/// are left alone.
+pub(super) fn run(said: &str, json: bool, skips_data: bool) -> CommandResult {
+    let target = Target::find(Some(said))?;
     let mut check = OnlineCheck {
-        source: NamespaceSource::find(said)?,
+        source: NamespaceSource::of(&target)?,
         stop: StopSoon::listen()?,
         progress: Progress::new(),
         found: Check::default(),
         inodes: 0,
         entries: 0,
         orphans: 0,
+        objects: 0,
+        untold: 0,
     };
-    let ended = check.namespace().map_err(|error| error.to_string());
+    let ended = check.namespace().and_then(|()| match skips_data {
+        true => Ok(()),
+        false => check.compare_objects(&target),
+    });
+    let ended = ended.map_err(|error| error.to_string());
     check.progress.end();
-    check.say(json, ended.as_ref().err());
+    check.say((json, skips_data), ended.as_ref().err());
     ended?;
     Ok(ExitCode::from(check.found.exit_code()))
 }
@@ -135,7 +159,7 @@ impl OnlineCheck {
             found.extend(page.damaged.into_iter().map(damage));
             page.next
         })?;
-        self.pause()?;
+        self.pause(PAUSE)?;
         self.ask(NamespaceQuery::Entries(Vec::new()), |this, page| {
             this.entries += page.entries.len();
             for fact in page.entries {
@@ -182,10 +206,10 @@ impl OnlineCheck {
         self.unless_ended()
     }
 
-    /// Waits between the inodes and the entries, unless somebody ends the command.
-    fn pause(&self) -> Result<(), Box<dyn Error>> {
+    /// Waits before what is looked at next, unless somebody ends the command.
+    fn pause(&self, time: Duration) -> Result<(), Box<dyn Error>> {
         let begun = Instant::now();
-        while begun.elapsed() < PAUSE && !self.stop.is_asked() {
+        while begun.elapsed() < time && !self.stop.is_asked() {
             std::thread::sleep(LOOK);
         }
         self.unless_ended()
@@ -200,13 +224,17 @@ impl OnlineCheck {
     }
 
     /// Prints what was found, and of a check that failed, why.
-    fn say(&self, json: bool, error: Option<&String>) {
+    fn say(&self, (json, skips_data): (bool, bool), error: Option<&String>) {
         self.found.say_findings(json);
-        let OnlineCheck { inodes, entries, orphans, .. } = self;
+        let OnlineCheck { inodes, entries, orphans, objects, untold, .. } = self;
         let all = self.found.findings.len();
         if json {
             let mut summary = json!({"inodes": inodes, "entries": entries, "orphans": orphans,
                 "findings": all, "unrepaired": all});
+            if !skips_data {
+                summary["objects"] = json!(objects);
+                summary["untold"] = json!(untold);
+            }
             if let Some(error) = error {
                 summary["error"] = json!(error);
             }
@@ -224,7 +252,14 @@ impl OnlineCheck {
                  stopped"
             ),
         };
-        crate::say!("{inodes} inodes, {entries} entries, {orphans} orphans: {result}");
+        let mut text = format!("{inodes} inodes, {entries} entries, {orphans} orphans");
+        if !skips_data {
+            text += &format!(", {objects} objects");
+        }
+        if *untold > 0 {
+            text += &format!(" ({untold} being removed, or of files that clients may tell of)");
+        }
+        crate::say!("{text}: {result}");
     }
 }
 

@@ -42,8 +42,8 @@ pub(crate) struct Args {
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// A server of the file system, as it can be asked from here.
-pub(super) struct Server {
-    pub(super) target: Target,
+pub(crate) struct Server {
+    pub(crate) target: Target,
     name: String,
 }
 
@@ -90,14 +90,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 impl Server {
-    pub(super) fn error(&self, error: &str) -> String {
+    pub(crate) fn error(&self, error: &str) -> String {
         format!("{}: {error}", self.name)
     }
 }
 
 /// The server that `target` leads to, and those of OSTs that it knows, but for those of which all
 /// were given up.
-pub(super) fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error::Error>> {
+pub(crate) fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error::Error>> {
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     if status["server"]["reached"] == false {
         return Err("its server is not reached".into());
