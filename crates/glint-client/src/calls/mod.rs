@@ -357,7 +357,6 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(last) = page.entries.last().filter(|_| page.end) {
             file.note_last_entry(last.cookie);
         }
-        self.note_listing(file.ino, is_begin, &page.entries);
         if !plus && self.has_locks() {
             self.cache.inode(file.ino).lock().dentries.pages().note_listed();
         }
@@ -376,6 +375,7 @@ impl<T: Transport> Vfs for Client<T> {
             }
             listing.valid.push(valid);
         }
+        self.note_listing(file.ino, is_begin, &listing.entries);
         let page = ListedPage { directory: file.ino, is_begin, was_ahead: false };
         self.list_next(caller, page, &listing.entries);
         Ok(listing)

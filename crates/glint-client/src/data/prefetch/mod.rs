@@ -1,5 +1,6 @@
 //! Small files are asked for before they are read: their locks in one request, and their data at
-//! once. Which ones, `plan.rs` says; how the kernel gets them, `store.rs`.
+//! once. Which ones of a directory, `plan.rs` says, and which directory is next, `directories.rs`;
+//! they come together in `next.rs`. How the kernel gets them: `store.rs`.
 //!
 //! Invariants:
 //! - Data is kept for who reads it only with the stamp that the file had when it was asked for, under
@@ -7,16 +8,19 @@
 //! - No call waits for it that does not hold that lock, and no lock waits for it.
 //! - It takes no more memory than its limit: what was asked for first goes first.
 
+mod directories;
+mod next;
 pub(crate) mod plan;
 mod store;
 
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
+use crate::data::prefetch::directories::DirectorySequence;
 use crate::data::prefetch::plan::Next;
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
 use futures_util::stream::{self, StreamExt};
 use glint_lock::held::Use;
-use glint_net::{Transport, host};
+use glint_net::Transport;
 use glint_proto::limits::{OBJECT_READS_MAX, PREFETCHED_FILES_MAX, STRIPE_BYTES_LOG2_MIN};
 use glint_proto::lock::Range;
 use glint_proto::message::ObjectRead;
@@ -38,16 +42,15 @@ const NAMES_MAX: usize = 20_000;
 /// Names of files that are noted, in all directories: 8 MiB; and the directories.
 const NOTED_NAMES_MAX: usize = 1 << 20;
 const NOTED_DIRECTORIES_MAX: usize = 4096;
-/// How often others are taken for files that are not to be asked for.
-const TRIES: usize = 3;
 /// Directories whose first file may begin a sequence, since one went on.
 const GUESSES: u32 = 8;
 /// Files that are locked together are read in batches of so many bytes: the first ones are here
 /// before the last ones are read.
 const BATCH_BYTES: u64 = 512 << 10;
 const _: () = assert!(PREFETCHED_FILES_MAX <= OBJECT_READS_MAX);
-/// Batches that are read at once.
-const READS_MAX: usize = 8;
+/// Requests for locks at once, and batches that are read at once under those of each.
+const LOCKS_MAX: usize = 2;
+const READS_MAX: usize = 4;
 
 /// Files that were asked for, and are perhaps not read yet; the oldest first.
 pub(crate) struct PrefetchedFiles {
@@ -57,6 +60,7 @@ pub(crate) struct PrefetchedFiles {
     /// Directories of which the first file may still begin a sequence.
     guesses: AtomicU32,
     noted: Mutex<NotedNames>,
+    directories: Mutex<DirectorySequence>,
 }
 
 /// Directories in which names of files are noted, each once, with how many; the first is the one that
@@ -106,6 +110,7 @@ impl Default for PrefetchedFiles {
             files: Mutex::default(),
             guesses: AtomicU32::new(0),
             noted: Mutex::default(),
+            directories: Mutex::default(),
         }
     }
 }
@@ -214,7 +219,8 @@ fn take(file: &Weak<CachedInode>) -> u64 {
 }
 
 impl<T: Transport> Client<T> {
-    /// A program is told of these entries of a directory, the first ones if `is_begin`.
+    /// A program is told of these entries of a directory, the first ones if `is_begin`, and they are
+    /// known.
     pub(crate) fn note_listing(&self, directory: Ino, is_begin: bool, entries: &[DirEntry]) {
         if !self.data.prefetched.is_on() {
             return;
@@ -222,13 +228,18 @@ impl<T: Transport> Client<T> {
         let Some(directory) = self.cache.find(directory) else { return };
         let is_file = |entry: &&DirEntry| entry.dirent_type == FileType::Regular.dirent_type();
         let files = entries.iter().filter(is_file).map(|entry| entry.ino);
-        let noted = {
+        let (is_first, noted) = {
             let mut state = directory.lock();
             let plan = state.rare.make().prefetch_plan.get_or_insert_default();
-            plan.list(is_begin, files);
-            plan.count()
+            (plan.list(is_begin, files), plan.count())
         };
-        self.data.prefetched.note_names(&directory, noted);
+        let prefetched = &self.data.prefetched;
+        prefetched.note_names(&directory, noted);
+        let begins = is_first && prefetched.directories.lock().on_listing(directory.ino);
+        if begins && prefetched.guesses.load(Ordering::Relaxed) > 0 {
+            prefetched.note_guess(false);
+            self.prefetch_listed(&directory);
+        }
     }
 
     /// A file is read through a handle for the first time: asks for those that are likely to be
@@ -243,14 +254,14 @@ impl<T: Transport> Client<T> {
             (state.rare.data.is_prefetched(), parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
-        let (many, noted) = {
+        let prefetched = &self.data.prefetched;
+        let (many, is_ahead, noted) = {
             let mut state = directory.lock();
             if state.rare.delegation.is_delegated() {
                 return;
             }
             let InodeState { rare, dentries, .. } = &mut *state;
             let plan = rare.make().prefetch_plan.get_or_insert_default();
-            let prefetched = &self.data.prefetched;
             let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
             let mut noted = None;
             let many = match plan.on_read(inode.ino, was_prefetched, may_begin) {
@@ -269,55 +280,40 @@ impl<T: Transport> Client<T> {
                 }
             };
             plan.note(inode.ino);
-            (many, noted)
+            (many, plan.is_ahead(), noted)
         };
-        self.data.prefetched.note_names(&directory, noted);
-        if many == 0 {
-            return;
+        prefetched.note_names(&directory, noted);
+        {
+            let mut directories = prefetched.directories.lock();
+            directories.on_read(directory.ino);
+            if was_prefetched {
+                directories.on_read_prefetched(is_ahead);
+            }
         }
-        // Some of them are not to be read ahead.
-        let mut files = Vec::new();
-        for _ in 0..TRIES {
-            let inos = match directory.lock().prefetch_plan() {
-                Some(plan) => plan.pop(many - files.len()),
-                None => return,
-            };
-            let known = inos.into_iter().filter_map(|ino| self.cache.find(ino));
-            files.extend(known.filter(|file| self.is_to_prefetch(file)));
+        if many > 0 {
+            self.prefetch_next(&directory, many);
         }
-        let client = self.me.get().and_then(Weak::upgrade);
-        let (Some(client), false) = (client, files.is_empty()) else { return };
-        if let Some(plan) = directory.lock().prefetch_plan() {
-            plan.asked(&files.iter().map(|file| file.ino).collect::<Vec<_>>());
-        }
-        host::spawn(client.prefetch(files));
-    }
-
-    /// Whether a file may be asked for: it is small, nobody writes it, and nothing of it is here.
-    fn is_to_prefetch(&self, file: &CachedInode) -> bool {
-        // Whoever has it uses it.
-        let Some(state) = file.try_lock() else { return false };
-        small_size(&state).is_some()
-            && is_unread(&state)
-            && state.rare.data_locks.is_empty()
-            && state.rare.delegation.parent().is_none()
-            && (!self.parameters.needs_capabilities || state.may_read())
     }
 
     async fn prefetch(self: Arc<Self>, files: Vec<Arc<CachedInode>>) {
-        for files in files.chunks(PREFETCHED_FILES_MAX) {
-            let inos: Vec<Ino> = files.iter().map(|file| file.ino).collect();
-            match self.ask_as_root(&MdsRequest::Prefetch { inos }).await {
-                Ok(_) => {}
-                // Not with the rights of this client.
-                Err(Errno::EOPNOTSUPP) => return self.data.prefetched.turn_off(),
-                // What is refused is asked for when it is read.
-                Err(_) => return,
-            }
-            // Fewer than there are slots: others read, too.
-            let fetch = batches(files).into_iter().map(|batch| self.fetch(batch));
-            stream::iter(fetch).buffer_unordered(READS_MAX).collect::<()>().await;
+        // The locks on the next ones are asked for while these are read.
+        let ask = files.chunks(PREFETCHED_FILES_MAX).map(|files| self.lock_and_fetch(files));
+        stream::iter(ask).buffer_unordered(LOCKS_MAX).collect::<()>().await;
+    }
+
+    /// Reads small files under locks that one request asks for.
+    async fn lock_and_fetch(&self, files: &[Arc<CachedInode>]) {
+        let inos: Vec<Ino> = files.iter().map(|file| file.ino).collect();
+        match self.ask_as_root(&MdsRequest::Prefetch { inos }).await {
+            Ok(_) => {}
+            // Not with the rights of this client.
+            Err(Errno::EOPNOTSUPP) => return self.data.prefetched.turn_off(),
+            // What is refused is asked for when it is read.
+            Err(_) => return,
         }
+        // Fewer than there are slots: others read, too.
+        let fetch = batches(files).into_iter().map(|batch| self.fetch(batch));
+        stream::iter(fetch).buffer_unordered(READS_MAX).collect::<()>().await;
     }
 
     /// Reads small files on which locks have come, in one request to each of their servers.

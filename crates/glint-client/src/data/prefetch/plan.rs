@@ -4,21 +4,36 @@
 //! Two files that were read begin a sequence: in the order of names, of inode numbers, or of the
 //! directory's last listing, whichever has them nearest to each other. While sequences elsewhere go
 //! on, one file does, if an order begins with it. A few of those that follow are asked for, and twice
-//! as many when half of these were read. A guess that was wrong makes the next one rarer: what is
+//! as many when the first of these is read, so that the reader does not catch up with them; once they
+//! are many, when half of them were read. A guess that was wrong makes the next one rarer: what is
 //! asked for in vain is a small part.
+//!
+//! Files may be asked for before any of their directory is read, where a sequence goes on from
+//! another directory: in the order of that one (`directories.rs`).
 
 use glint_proto::Ino;
 use std::collections::VecDeque;
 
 /// Files that are asked for when a sequence begins, and at most.
 const WINDOW_MIN: usize = 4;
-const WINDOW_MAX: usize = 64;
-/// Files that are asked for when a directory's first file begins one.
-const WINDOW_GUESSED: usize = 16;
+const WINDOW_MAX: usize = 128;
+/// Files that are asked for when a directory's first file begins one, or before that.
+pub(crate) const WINDOW_GUESSED: usize = 16;
 /// Doublings of the files that are read in vain before another sequence is looked for.
 const ATTEMPTS_MAX: u32 = 10;
 /// Files of a listing that are noted.
 const LISTED_MAX: usize = 20_000;
+
+/// Order in which the files of a directory are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum ReadOrder {
+    /// As a program was told of them.
+    #[default]
+    Listed,
+    ByName,
+    ByNumber,
+    NamesBackwards,
+}
 
 /// What was read in a directory, and what is likely to be next.
 #[derive(Default)]
@@ -29,6 +44,11 @@ pub(crate) struct PrefetchPlan {
     listed: Vec<Ino>,
     /// In this order they are read, perhaps.
     queue: VecDeque<Ino>,
+    order: ReadOrder,
+    /// A program was told of files since one was read.
+    is_listed: bool,
+    /// The queue began before any of these was read.
+    is_ahead: bool,
     /// Names of files here were counted among those of all directories.
     is_counted: bool,
     /// When this one is read, more are asked for.
@@ -52,12 +72,26 @@ pub(crate) enum Next {
 
 impl PrefetchPlan {
     /// A program lists the directory, and these files come next; all over again if `is_begin`.
-    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) {
+    /// Returns whether they are the first ones.
+    pub(crate) fn list(&mut self, is_begin: bool, files: impl Iterator<Item = Ino>) -> bool {
         if is_begin {
             self.listed.clear();
+            self.is_ahead = false;
         }
         let before = self.listed.len();
         self.listed.extend(files.take(LISTED_MAX - before));
+        let new = &self.listed[before..];
+        match (self.is_ahead, self.order) {
+            (true, ReadOrder::Listed) => self.queue.extend(new),
+            (true, ReadOrder::ByNumber) => {
+                self.queue.extend(new);
+                self.queue.make_contiguous().sort_unstable();
+            }
+            _ => {}
+        }
+        let is_first = before == 0 && !new.is_empty();
+        self.is_listed |= is_first;
+        is_first
     }
 
     /// Counts the names of files here: in the last listing, and in the order in which they are read.
@@ -72,16 +106,18 @@ impl PrefetchPlan {
     /// not counted any more.
     pub(crate) fn forget_names(&mut self) {
         (self.listed, self.queue, self.marker) = Default::default();
-        self.is_counted = false;
+        (self.is_counted, self.is_listed, self.is_ahead) = Default::default();
     }
 
     /// A file is read for the first time; it was prefetched or not. Whether the first one of a
     /// directory `may_begin` a sequence.
     pub(crate) fn on_read(&mut self, ino: Ino, was_prefetched: bool, may_begin: bool) -> Next {
+        self.is_listed = false;
         if was_prefetched {
             if self.marker != Some(ino) {
                 return Next::Nothing;
             }
+            self.marker = None;
             (self.attempts, self.surprises) = (0, 0);
             self.window = (2 * self.window).min(WINDOW_MAX);
             return Next::More(self.window);
@@ -126,9 +162,16 @@ impl PrefetchPlan {
             let before = last.map_or(Some(0), |last| Some(place(order, last)? + 1))?;
             place(order, ino)?.checked_sub(before)
         };
-        let orders = [by_name, by_number, self.listed.clone(), backwards];
-        let nearest = orders.into_iter().min_by_key(|order| step(order).unwrap_or(usize::MAX));
-        let Some(mut order) = nearest else { return 0 };
+        // Of two that are alike the one that is known of other directories before they are read.
+        let listed = Some(self.listed.clone()).filter(|listed| step(listed).is_some());
+        let others = [
+            (ReadOrder::ByName, by_name),
+            (ReadOrder::ByNumber, by_number),
+            (ReadOrder::NamesBackwards, backwards),
+        ];
+        let orders = listed.map(|listed| (ReadOrder::Listed, listed)).into_iter().chain(others);
+        let nearest = orders.min_by_key(|(_, order)| step(order).unwrap_or(usize::MAX));
+        let Some((kind, mut order)) = nearest else { return 0 };
         if last.is_none() && step(&order) != Some(0) {
             return 0;
         }
@@ -138,9 +181,54 @@ impl PrefetchPlan {
             order.remove(0);
         }
         self.queue = order.into();
+        (self.order, self.is_ahead, self.marker) = (kind, false, None);
         (self.attempts, self.surprises) = (self.attempts + 1, 0);
         self.window = if last.is_none() { WINDOW_GUESSED } else { WINDOW_MIN };
         self.window
+    }
+
+    /// A sequence goes on here from another directory, where it was in this order and asked for so
+    /// many files: begins with all files of this one, if a program was told of them and none was read
+    /// since. `files` are all whose names are known. Returns whether there is something to ask for.
+    pub(crate) fn follow<'a>(
+        &mut self,
+        order: ReadOrder,
+        window: usize,
+        files: impl Iterator<Item = (&'a [u8], Ino)>,
+    ) -> bool {
+        if self.is_listed {
+            let mut queue = match order {
+                ReadOrder::Listed | ReadOrder::ByNumber => self.listed.clone(),
+                ReadOrder::ByName | ReadOrder::NamesBackwards => {
+                    let mut files: Vec<(&[u8], Ino)> = files.collect();
+                    files.sort_unstable();
+                    files.into_iter().map(|(_, ino)| ino).collect()
+                }
+            };
+            match order {
+                ReadOrder::Listed | ReadOrder::ByName => {}
+                ReadOrder::ByNumber => queue.sort_unstable(),
+                ReadOrder::NamesBackwards => queue.reverse(),
+            }
+            self.queue = queue.into();
+            (self.order, self.is_ahead, self.is_listed) = (order, true, false);
+            (self.attempts, self.surprises, self.marker) = (0, 0, None);
+        }
+        if !self.is_ahead || self.queue.is_empty() {
+            return false;
+        }
+        self.window = window;
+        true
+    }
+
+    /// Whether files were asked for before any was read.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
+    /// How many files are asked for now, and in which order.
+    pub(crate) fn pace(&self) -> (usize, ReadOrder) {
+        (self.window, self.order)
     }
 
     /// How many files are noted as a program was told of them.
@@ -158,10 +246,21 @@ impl PrefetchPlan {
         next
     }
 
-    /// These are asked for now.
-    pub(crate) fn asked(&mut self, files: &[Ino]) {
-        self.marker = files.get(files.len() / 2).copied();
+    /// Takes these back, which are not known yet.
+    pub(crate) fn put_back(&mut self, files: Vec<Ino>) {
+        files.into_iter().rev().for_each(|ino| self.queue.push_front(ino));
     }
+
+    /// When this one is read, more are to be asked for.
+    pub(crate) fn mark(&mut self, ino: Ino) {
+        self.marker = Some(ino);
+    }
+}
+
+/// Which of `count` files that are asked for together is read when more are: as many as are ahead
+/// then are read while those come.
+pub(crate) fn marker(window: usize, count: usize) -> usize {
+    if window < WINDOW_MAX { 0 } else { count / 2 }
 }
 
 #[cfg(test)]
@@ -193,8 +292,8 @@ mod tests {
             here.insert(ino);
             let new: Vec<Ino> =
                 plan.pop(many).into_iter().filter(|ino| !here.contains(ino)).collect();
-            if many > 0 {
-                plan.asked(&new);
+            if let Some(ino) = new.get(marker(plan.pace().0, new.len())) {
+                plan.mark(*ino);
             }
             asked.extend(new);
         }
@@ -257,6 +356,73 @@ mod tests {
         // Another one says nothing.
         assert_eq!(read_with(plan(), &files, in_order().skip(3).take(1), true), (0, 0));
         assert_eq!(read_with(plan(), &files, in_order().take(1), true), (0, 16));
+    }
+
+    /// Files of a directory that follows another one, in so many requests for four.
+    fn followed(plan: &mut PrefetchPlan, order: ReadOrder, requests: usize) -> Vec<u64> {
+        let names = [(&b"a"[..], Ino(3)), (&b"b"[..], Ino(1)), (&b"c"[..], Ino(2))];
+        let mut ask = || -> Vec<u64> {
+            match plan.follow(order, 4, names.into_iter()) {
+                true => plan.pop(4).into_iter().map(|ino| ino.0).collect(),
+                false => Vec::new(),
+            }
+        };
+        (0..requests).flat_map(|_| ask()).collect()
+    }
+
+    #[test]
+    fn a_sequence_goes_on_in_a_directory_that_was_listed_and_not_read_since() {
+        let plan = || {
+            let mut plan = PrefetchPlan::default();
+            assert!(plan.list(true, [2, 3, 1].map(Ino).into_iter()));
+            plan
+        };
+        for (order, expected) in [
+            (ReadOrder::Listed, [2, 3, 1]),
+            (ReadOrder::ByNumber, [1, 2, 3]),
+            (ReadOrder::ByName, [3, 1, 2]),
+            (ReadOrder::NamesBackwards, [2, 1, 3]),
+        ] {
+            let mut plan = plan();
+            assert_eq!(followed(&mut plan, order, 3), expected, "{order:?}");
+            plan.list(true, [2, 3, 1].map(Ino).into_iter());
+            assert_eq!(followed(&mut plan, order, 1), expected, "listed again, {order:?}");
+        }
+        assert_eq!(followed(&mut PrefetchPlan::default(), ReadOrder::ByName, 1), [0_u64; 0]);
+        let mut read = plan();
+        read.on_read(Ino(1), false, false);
+        assert_eq!(followed(&mut read, ReadOrder::Listed, 1), [0_u64; 0]);
+    }
+
+    #[test]
+    fn what_is_listed_later_follows_as_well() {
+        for (order, expected) in [
+            (ReadOrder::Listed, [2, 3, 1, 5, 7, 6, 4]),
+            (ReadOrder::ByNumber, [1, 2, 3, 5, 4, 6, 7]),
+        ] {
+            let mut plan = PrefetchPlan::default();
+            plan.list(true, [2, 3, 1, 5].map(Ino).into_iter());
+            let mut files = followed(&mut plan, order, 1);
+            assert!(!plan.list(false, [7, 6, 4].map(Ino).into_iter()));
+            files.extend(followed(&mut plan, order, 2));
+            assert_eq!(files, expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_known_yet_stay_next() {
+        let mut plan = PrefetchPlan::default();
+        plan.list(true, [2, 3, 1].map(Ino).into_iter());
+        assert!(plan.follow(ReadOrder::Listed, 2, std::iter::empty()));
+        let files = plan.pop(2);
+        plan.put_back(files);
+        assert_eq!(plan.pop(3), [2, 3, 1].map(Ino));
+    }
+
+    #[test]
+    fn more_are_asked_for_while_a_window_is_ahead() {
+        assert_eq!([4, 64].map(|window| marker(window, window)), [0, 0]);
+        assert_eq!(marker(WINDOW_MAX, WINDOW_MAX), WINDOW_MAX / 2);
     }
 
     #[test]
