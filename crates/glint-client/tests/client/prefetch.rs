@@ -6,7 +6,7 @@ use crate::support::{Fake, Tree, with_client};
 use glint_client::{Caller, Client, Kernel, Vfs};
 use glint_net::{LockClient, host};
 use glint_proto::lock::{Range, Recall};
-use glint_proto::{Errno, Ino, ObjectId, OpenFlags, OstRequest};
+use glint_proto::{Errno, Ino, ObjectId, Op, OpenFlags, OstRequest};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,6 +164,102 @@ fn the_kernel_is_given_files_that_are_prefetched_until_the_last_one() {
         }
         let once = (0..TREE.files).map(|number| (number, 1)).collect();
         assert_eq!(reads(&fake), once);
+    });
+}
+
+/// Lists a directory with the attributes of its files. Returns these in order.
+async fn list(client: &Client<Fake>, directory: u64) -> Vec<Ino> {
+    let handle = client.opendir(&Caller::ROOT, Tree::directory(directory)).await.unwrap();
+    let (mut files, mut cookie) = (Vec::new(), 0);
+    loop {
+        let page = client.readdir(&Caller::ROOT, handle, cookie, 1 << 16, true).await.unwrap();
+        let Some(last) = page.entries.last() else { break };
+        cookie = last.cookie;
+        files.extend(page.entries.iter().map(|entry| entry.ino));
+    }
+    client.release(handle).await.unwrap();
+    files
+}
+
+/// All directories are listed, and then all files are read in this order, as `find | xargs cat` does.
+#[test]
+fn a_sequence_goes_on_in_the_directory_that_was_listed_next() {
+    const TREE: Tree = Tree { directories: 12, files: 5, bytes: 300 };
+    with_client(async |fake, client| {
+        fake.serve(TREE);
+        let pages = Arc::<KernelPages>::default();
+        client.set_kernel(pages.clone());
+        client.prefetch_files();
+        // Another order than that of numbers.
+        let order: Vec<u64> = (0..12).map(|n| n * 5 % 12).collect();
+        let mut files = Vec::new();
+        for directory in &order {
+            files.extend(list(&client, *directory).await);
+        }
+        assert_eq!(files.len(), 60);
+        let mut read_alone = Vec::new();
+        for (at, ino) in files.iter().enumerate() {
+            let (data, was_read) = pages.read(&client, *ino).await;
+            assert_eq!(data, TREE.content(*ino), "{at}");
+            if was_read {
+                read_alone.push(at);
+            }
+            match at {
+                // The rest of the first directory; of the second one with some that follow it.
+                1 => pages.wait_for(3).await,
+                5 => pages.wait_for(3 + 16).await,
+                6 => pages.wait_for(3 + 16 + 16).await,
+                // A file of the directories that follow was read: all others are asked for.
+                22.. => pages.wait_for(60 - 3).await,
+                _ => {}
+            }
+        }
+        assert_eq!(read_alone, [0, 1, 5]);
+        // Each of those asked for its lock; four requests did for all others.
+        assert!(fake.asked(Op::Lock) <= 3 + 4, "{} requests", fake.asked(Op::Lock));
+    });
+}
+
+/// Directories are listed one by one, each right before its files are read, as tar(1) does; and some
+/// whose files are not.
+#[test]
+fn a_listing_begins_with_its_files_after_a_sequence_and_not_without_reads() {
+    const TREE: Tree = Tree { directories: 5, files: 10, bytes: 300 };
+    with_client(async |fake, client| {
+        fake.serve(TREE);
+        client.prefetch_files();
+        let files_read = |directory: u64| {
+            let first = Tree::file(directory, 0).0 - Tree::file(0, 0).0;
+            reads(&fake).range(first..first + TREE.files).count()
+        };
+        let wait_for = async |directory: u64, files: usize| {
+            let begun = Instant::now();
+            while files_read(directory) < files {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", reads(&fake));
+                host::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let no_pages = KernelPages::default();
+        for (at, ino) in list(&client, 0).await.into_iter().enumerate() {
+            let (data, _) = no_pages.read(&client, ino).await;
+            assert_eq!(data, TREE.content(ino), "{at}");
+            match at {
+                1 => wait_for(0, 2 + WINDOW as usize).await,
+                2 => wait_for(0, 10).await,
+                _ => {}
+            }
+        }
+        // Nothing was read before.
+        assert_eq!((1..5).map(files_read).sum::<usize>(), 0);
+        for directory in 1..3 {
+            list(&client, directory).await;
+            wait_for(directory, 10).await;
+        }
+        for directory in 3..5 {
+            list(&client, directory).await;
+        }
+        host::sleep(Duration::from_millis(20)).await;
+        assert_eq!((3..5).map(files_read).sum::<usize>(), 0);
     });
 }
 
