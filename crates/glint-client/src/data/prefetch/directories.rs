@@ -1,8 +1,9 @@
 //! Directories whose small files are read one after the other: which one is next. No I/O.
 //!
-//! They follow each other in the order in which programs listed them. That is relied on once they
-//! were read in this order: first for a few files, then for as many as within one directory. Each
-//! time that files of another directory are asked for and none is read takes some of that trust.
+//! They follow each other in the order in which programs listed them. That is relied on once two
+//! were read in this order: for a few files, and when the next directory begins with one of these,
+//! for as many as within one directory. Each request for files of other directories takes some of
+//! that trust, so whoever reads in another order has few read in vain.
 //!
 //! Who lists a directory right before its files are read (tar(1), `grep -r`) leaves nothing to
 //! follow. So where a sequence has come to its end, the next listing begins with that directory's
@@ -19,9 +20,9 @@ const READERS_MAX: usize = 4;
 /// Listings that may begin with the files of their directory, since one that was prefetched was
 /// read.
 const LISTINGS_MAX: u32 = 2;
-/// Requests for files of other directories since one of those was read: when two directories were
-/// read in order, and when such a file was.
-const TRUST_BEGUN: u32 = 4;
+/// Requests for files of other directories that may be in vain: once two directories were read in
+/// order, and once the second one began with a file that was asked for.
+const TRUST_BEGUN: u32 = 2;
 const TRUST_MAX: u32 = 8;
 
 /// Order of the directories whose files programs were told of, and how far they are read in it.
@@ -62,25 +63,24 @@ impl DirectorySequence {
         begins
     }
 
-    /// A small file of a directory is read.
-    pub(crate) fn on_read(&mut self, directory: Ino) {
+    /// A small file of a directory is read. It was prefetched or not; before any file of its
+    /// directory was read, if `is_ahead`.
+    pub(crate) fn on_read(&mut self, directory: Ino, was_prefetched: bool, is_ahead: bool) {
+        if was_prefetched {
+            self.listings = LISTINGS_MAX;
+        }
         if self.read.contains(&directory) {
             return;
         }
         if self.read.iter().any(|before| self.after(*before) == Some(directory)) {
-            self.trust = self.trust.max(TRUST_BEGUN);
+            self.trust = match was_prefetched && is_ahead {
+                true => TRUST_MAX,
+                false => self.trust.max(TRUST_BEGUN),
+            };
         }
         self.read.push_back(directory);
         if self.read.len() > READERS_MAX {
             self.read.pop_front();
-        }
-    }
-
-    /// That file was prefetched: before any file of its directory was read, if `is_ahead`.
-    pub(crate) fn on_read_prefetched(&mut self, is_ahead: bool) {
-        self.listings = LISTINGS_MAX;
-        if is_ahead {
-            self.trust = TRUST_MAX;
         }
     }
 
@@ -151,15 +151,15 @@ mod tests {
     #[test]
     fn two_that_were_read_in_order_let_the_next_one_follow() {
         let mut sequence = listed(1..10);
-        sequence.on_read(Ino(1));
+        sequence.on_read(Ino(1), false, false);
         assert_eq!(sequence.files_max(), 0, "one says nothing");
-        sequence.on_read(Ino(7));
+        sequence.on_read(Ino(7), true, true);
         assert_eq!(sequence.files_max(), 0, "nor does another one");
-        sequence.on_read(Ino(2));
+        sequence.on_read(Ino(2), false, false);
         assert_eq!(sequence.files_max(), WINDOW_GUESSED);
-        sequence.on_read_prefetched(false);
+        sequence.on_read(Ino(3), true, false);
         assert_eq!(sequence.files_max(), WINDOW_GUESSED);
-        sequence.on_read_prefetched(true);
+        sequence.on_read(Ino(4), true, true);
         assert_eq!(sequence.files_max(), usize::MAX);
         for _ in TRUST_BEGUN..TRUST_MAX {
             assert_eq!(sequence.files_max(), usize::MAX);
@@ -173,12 +173,12 @@ mod tests {
     #[test]
     fn programs_in_two_trees_are_each_in_order() {
         let mut sequence = listed(1..100);
-        sequence.on_read(Ino(10));
-        sequence.on_read(Ino(50));
-        sequence.on_read(Ino(11));
+        sequence.on_read(Ino(10), false, false);
+        sequence.on_read(Ino(50), false, false);
+        sequence.on_read(Ino(11), false, false);
         assert_eq!(sequence.files_max(), WINDOW_GUESSED);
         (0..TRUST_MAX).for_each(|_| sequence.on_followed());
-        sequence.on_read(Ino(51));
+        sequence.on_read(Ino(51), false, false);
         assert_eq!(sequence.files_max(), WINDOW_GUESSED);
     }
 
@@ -186,7 +186,7 @@ mod tests {
     fn directories_in_any_order_are_not_followed() {
         let mut sequence = listed(0..1009);
         let in_order = (0..1009).filter(|n| {
-            sequence.on_read(Ino(n * 377 % 1009));
+            sequence.on_read(Ino(n * 377 % 1009), true, true);
             sequence.files_max() > 0
         });
         assert_eq!(in_order.count(), 0);
@@ -198,14 +198,14 @@ mod tests {
         let list = |sequence: &mut DirectorySequence| {
             (10..20).filter(|directory| sequence.on_listing(Ino(*directory))).count()
         };
-        sequence.on_read_prefetched(false);
+        sequence.on_read(Ino(1), true, false);
         sequence.on_asked(ReadOrder::Listed, false);
         assert_eq!(list(&mut sequence), 0, "something is on its way");
-        sequence.on_read_prefetched(false);
+        sequence.on_read(Ino(1), true, false);
         sequence.on_asked(ReadOrder::ByNumber, true);
         assert_eq!(list(&mut sequence), LISTINGS_MAX as usize);
         assert_eq!(sequence.files_order(), ReadOrder::ByNumber);
-        sequence.on_read_prefetched(true);
+        sequence.on_read(Ino(10), true, true);
         assert_eq!(list(&mut sequence), LISTINGS_MAX as usize);
     }
 }

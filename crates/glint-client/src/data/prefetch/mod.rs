@@ -283,13 +283,7 @@ impl<T: Transport> Client<T> {
             (many, plan.is_ahead(), noted)
         };
         prefetched.note_names(&directory, noted);
-        {
-            let mut directories = prefetched.directories.lock();
-            directories.on_read(directory.ino);
-            if was_prefetched {
-                directories.on_read_prefetched(is_ahead);
-            }
-        }
+        prefetched.directories.lock().on_read(directory.ino, was_prefetched, is_ahead);
         if many > 0 {
             self.prefetch_next(&directory, many);
         }
