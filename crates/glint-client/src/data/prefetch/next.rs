@@ -12,8 +12,8 @@ use glint_net::{Transport, host};
 use glint_proto::Ino;
 use std::sync::{Arc, Weak};
 
-/// Bytes that are asked for together, if no file is larger than the next ones: what several programs
-/// read at once has room.
+/// Once they are so many bytes, no more files are asked for together: there is memory for several
+/// programs that read at once.
 const BYTES_MAX: u64 = 4 << 20;
 /// Names that are looked at together; of those that are not to be asked for, others take the place.
 const NAMES: usize = 16;
@@ -117,7 +117,8 @@ impl<T: Transport> Client<T> {
             let InodeState { rare, dentries, .. } = &mut *state;
             let plan = rare.made().and_then(|rare| rare.prefetch_plan.as_deref_mut());
             let Some(plan) = plan else { return false };
-            (plan.follow(order, window, dentries.iter().take(NAMES_MAX)), plan.count())
+            let begins = plan.follow(order, window, dentries.iter().take(NAMES_MAX));
+            (begins, if begins { plan.count() } else { None })
         };
         self.data.prefetched.note_names(directory, noted);
         begins
