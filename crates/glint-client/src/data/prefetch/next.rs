@@ -63,10 +63,10 @@ impl<T: Transport> Client<T> {
     /// Asks for so many files that are next in a directory, and where that has fewer, in those that
     /// follow it.
     pub(super) fn prefetch_next(&self, directory: &Arc<CachedInode>, many: usize) {
-        let pace = directory.lock().prefetch_plan().map(|plan| plan.pace());
-        let Some((window, order)) = pace else { return };
+        let plan = directory.lock().prefetch_plan().map(|plan| (plan.pace(), plan.is_ahead()));
+        let Some(((window, order), is_ahead)) = plan else { return };
         let mut ahead = FilesAhead::of(many);
-        self.take_files(directory, &mut ahead, false);
+        self.take_files(directory, &mut ahead, is_ahead);
         self.follow(directory.ino, &mut ahead, order, window);
         self.ask_for(ahead, order, many, window);
     }
@@ -124,9 +124,9 @@ impl<T: Transport> Client<T> {
         begins
     }
 
-    /// Adds the next files of a directory. Files of which nothing is known are left out; if nobody
-    /// has read in the directory yet (`is_ahead`), more may be known once somebody does, so that
-    /// these stay next.
+    /// Adds the next files of a directory. Files of which nothing is known are left out. If nobody had
+    /// read in the directory when it was begun (`is_ahead`), some of them are known once they are
+    /// looked up: these stay next. One alone may be gone.
     fn take_files(&self, directory: &Arc<CachedInode>, ahead: &mut FilesAhead, is_ahead: bool) {
         let begin = ahead.files.len();
         while !ahead.is_full() {
@@ -139,20 +139,24 @@ impl<T: Transport> Client<T> {
                 break;
             }
             ahead.names_left = ahead.names_left.saturating_sub(inos.len());
-            let found: Vec<Arc<CachedInode>> =
-                inos.iter().filter_map(|ino| self.cache.find(*ino)).collect();
-            if is_ahead && !found.iter().any(|file| is_known(file)) {
+            let found: Vec<Option<Arc<CachedInode>>> =
+                inos.iter().map(|ino| self.cache.find(*ino)).collect();
+            let last_known = found.iter().rposition(|file| file.as_deref().is_some_and(is_known));
+            let unknown = &inos[last_known.map_or(0, |at| at + 1)..];
+            if is_ahead && unknown.len() > 1 {
                 if let Some(plan) = directory.lock().prefetch_plan() {
-                    plan.put_back(inos);
+                    plan.put_back(unknown);
                 }
                 ahead.is_blocked = true;
-                break;
             }
-            for file in found {
+            for file in found.into_iter().flatten() {
                 if let Some(size) = self.size_to_prefetch(&file) {
                     ahead.bytes += size;
                     ahead.files.push(file);
                 }
+            }
+            if ahead.is_blocked {
+                break;
             }
         }
         if ahead.files.len() > begin {

@@ -49,6 +49,8 @@ pub(crate) struct PrefetchPlan {
     is_listed: bool,
     /// The queue began before any of these was read.
     is_ahead: bool,
+    /// The next ones in the queue are not known yet.
+    is_waiting: bool,
     /// Names of files here were counted among those of all directories.
     is_counted: bool,
     /// When this one is read, more are asked for.
@@ -107,20 +109,29 @@ impl PrefetchPlan {
     pub(crate) fn forget_names(&mut self) {
         (self.listed, self.queue, self.marker) = Default::default();
         (self.is_counted, self.is_listed, self.is_ahead) = Default::default();
+        self.is_waiting = false;
     }
 
     /// A file is read for the first time; it was prefetched or not. Whether the first one of a
     /// directory `may_begin` a sequence.
     pub(crate) fn on_read(&mut self, ino: Ino, was_prefetched: bool, may_begin: bool) -> Next {
         self.is_listed = false;
-        if was_prefetched {
-            if self.marker != Some(ino) {
-                return Next::Nothing;
-            }
+        if was_prefetched && self.marker == Some(ino) {
             self.marker = None;
             (self.attempts, self.surprises) = (0, 0);
             self.window = (2 * self.window).min(WINDOW_MAX);
             return Next::More(self.window);
+        }
+        let is_next = self.queue.front() == Some(&ino);
+        if self.is_waiting && (was_prefetched || is_next) {
+            self.is_waiting = false;
+            if is_next {
+                self.queue.pop_front();
+            }
+            return Next::More(self.window);
+        }
+        if was_prefetched {
+            return Next::Nothing;
         }
         self.surprises += 1;
         match (self.is_first() && may_begin)
@@ -181,7 +192,8 @@ impl PrefetchPlan {
             order.remove(0);
         }
         self.queue = order.into();
-        (self.order, self.is_ahead, self.marker) = (kind, false, None);
+        (self.order, self.is_ahead, self.is_waiting) = (kind, false, false);
+        self.marker = None;
         (self.attempts, self.surprises) = (self.attempts + 1, 0);
         self.window = if last.is_none() { WINDOW_GUESSED } else { WINDOW_MIN };
         self.window
@@ -213,6 +225,7 @@ impl PrefetchPlan {
             self.queue = queue.into();
             (self.order, self.is_ahead, self.is_listed) = (order, true, false);
             (self.attempts, self.surprises, self.marker) = (0, 0, None);
+            self.is_waiting = false;
         }
         if !self.is_ahead || self.queue.is_empty() {
             return false;
@@ -226,7 +239,7 @@ impl PrefetchPlan {
         self.is_ahead
     }
 
-    /// How many files are asked for now, and in which order.
+    /// How many files are asked for together now, and in which order they are read.
     pub(crate) fn pace(&self) -> (usize, ReadOrder) {
         (self.window, self.order)
     }
@@ -246,9 +259,11 @@ impl PrefetchPlan {
         next
     }
 
-    /// Takes these back, which are not known yet.
-    pub(crate) fn put_back(&mut self, files: Vec<Ino>) {
-        files.into_iter().rev().for_each(|ino| self.queue.push_front(ino));
+    /// Takes these back, which are not known yet. More are asked for as soon as one is read that is
+    /// in the order.
+    pub(crate) fn put_back(&mut self, files: &[Ino]) {
+        files.iter().rev().for_each(|ino| self.queue.push_front(*ino));
+        self.is_waiting = true;
     }
 
     /// When this one is read, more are to be asked for.
@@ -415,8 +430,13 @@ mod tests {
         plan.list(true, [2, 3, 1].map(Ino).into_iter());
         assert!(plan.follow(ReadOrder::Listed, 2, std::iter::empty()));
         let files = plan.pop(2);
-        plan.put_back(files);
-        assert_eq!(plan.pop(3), [2, 3, 1].map(Ino));
+        plan.put_back(&files);
+        assert_eq!(plan.on_read(Ino(1), false, false), Next::Nothing, "another one");
+        assert_eq!(plan.on_read(Ino(2), false, false), Next::More(2));
+        assert_eq!(plan.pop(3), [3, 1].map(Ino));
+        plan.put_back(&[Ino(3), Ino(1)]);
+        assert_eq!(plan.on_read(Ino(2), true, false), Next::More(2));
+        assert_eq!(plan.on_read(Ino(2), true, false), Next::Nothing, "asked for");
     }
 
     #[test]
