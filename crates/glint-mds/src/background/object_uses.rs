@@ -9,7 +9,7 @@ use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
 use glint_proto::message::ObjectUse;
-use glint_proto::{Errno, FsResult, ObjectId};
+use glint_proto::{Attr, Errno, FsResult, ObjectId};
 
 impl<K: Kv> Mds<K> {
     /// Where some objects are to be, in their order. `own` OSTs are those of the MDS's own server.
@@ -36,8 +36,7 @@ impl<K: Kv> Mds<K> {
         let key = object.ino.key();
         if let Some(value) = self.kv.get(Keyspace::Inode, &key).await.map_err(errno)? {
             let record = InodeRecord::decode(object.ino, value.as_ref());
-            let Some(attr) = record.ok().map(|record| record.attr).filter(|attr| attr.is_file())
-            else {
+            let Some(attr) = record.ok().map(|record| record.attr).filter(Attr::is_file) else {
                 // Of one that is damaged nobody knows what it has.
                 return Ok(ObjectUse::Unknown);
             };

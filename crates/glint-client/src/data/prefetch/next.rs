@@ -68,7 +68,7 @@ impl<T: Transport> Client<T> {
         let mut ahead = FilesAhead::of(many);
         self.take_files(directory, &mut ahead, is_ahead);
         self.follow(directory.ino, &mut ahead, order, window);
-        self.ask_for(ahead, order, many, window);
+        self.ask_for_files(ahead, order, many, window);
     }
 
     /// A program lists a directory, perhaps to read its files: asks for the first ones.
@@ -77,7 +77,7 @@ impl<T: Transport> Client<T> {
         let mut ahead = FilesAhead::of(WINDOW_GUESSED);
         if self.begin_ahead(directory, order, WINDOW_GUESSED) {
             self.take_files(directory, &mut ahead, true);
-            self.ask_for(ahead, order, WINDOW_GUESSED, WINDOW_GUESSED);
+            self.ask_for_files(ahead, order, WINDOW_GUESSED, WINDOW_GUESSED);
         }
     }
 
@@ -165,7 +165,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// Asks for these files, of `wanted` in this order.
-    fn ask_for(&self, ahead: FilesAhead, order: ReadOrder, wanted: usize, window: usize) {
+    fn ask_for_files(&self, ahead: FilesAhead, order: ReadOrder, wanted: usize, window: usize) {
         let has_all = ahead.files.len() >= wanted || ahead.bytes >= BYTES_MAX;
         let is_at_end = !has_all && !ahead.is_blocked;
         self.data.prefetched.directories.lock().on_asked(order, is_at_end);
