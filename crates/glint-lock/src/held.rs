@@ -62,6 +62,8 @@ struct Data {
     others: SmallVec<[u64; 1]>,
     lock: DataLock,
     users: u32,
+    /// Those of them that may change the data.
+    changes: u32,
     asked: bool,
     /// The call that asked for the lock has not used it yet.
     fresh: bool,
@@ -141,8 +143,7 @@ impl Data {
 impl HeldData {
     /// Begins to use a lock that covers a range. Returns its id.
     pub fn begin(&mut self, range: Range, write: bool, purpose: Use) -> Option<u64> {
-        if purpose == Use::Store && self.locks.iter().any(|data| data.users > 0) {
-            // Who uses one may change the data just now.
+        if purpose == Use::Store && self.locks.iter().any(|data| data.changes > 0) {
             return None;
         }
         let covers = |data: &&mut Data| {
@@ -173,6 +174,18 @@ impl HeldData {
         if let Some(data) = self.find(id) {
             data.fills(Use::Fill(range));
         }
+    }
+
+    /// A use may change the data from now on: nobody begins to put pages into the kernel meanwhile.
+    pub fn begin_change(&mut self, id: u64) {
+        let Some(data) = self.find(id) else { return };
+        data.changes += 1;
+    }
+
+    /// It does not any more.
+    pub fn end_change(&mut self, id: u64) {
+        let Some(data) = self.find(id) else { return };
+        data.changes -= 1;
     }
 
     /// Whether pages are being put into the kernel: who changes the data waits for that.
@@ -292,6 +305,7 @@ impl HeldData {
             others: SmallVec::new(),
             lock,
             users: u32::from(used),
+            changes: 0,
             asked,
             fresh: used,
             pages: false,
@@ -316,6 +330,7 @@ impl HeldData {
             }
             new.others.extend(data.others.drain(..));
             new.users += data.users;
+            new.changes += data.changes;
             new.pages |= data.pages;
             new.stores += data.stores;
             false

@@ -19,7 +19,7 @@ use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use crate::locks::turns::{LockTurns, TurnPlace};
 use futures_util::future::{Either, select, try_join_all};
-use glint_lock::held::{Drain, Use};
+use glint_lock::held::{Drain, HeldData, Use};
 use glint_net::{LockClient, Transport, host};
 use glint_proto::lock::{Grant, Range, Recall, Return};
 use glint_proto::{Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstRequest};
@@ -35,9 +35,15 @@ const OWED: Duration = Duration::from_millis(10);
 pub(crate) struct DataLockGuard {
     inode: Arc<CachedInode>,
     id: u64,
+    /// The data may be changed meanwhile.
+    changes: bool,
 }
 
 impl DataLockGuard {
+    fn of(inode: &Arc<CachedInode>, id: u64) -> DataLockGuard {
+        DataLockGuard { inode: inode.clone(), id, changes: false }
+    }
+
     /// Whether a server wants it back.
     pub(crate) fn is_recalled(&self) -> bool {
         self.inode.lock().rare.data_locks.is_recalled(self.id)
@@ -51,8 +57,14 @@ impl DataLockGuard {
 
 impl Drop for DataLockGuard {
     fn drop(&mut self) {
+        let end = |locks: &mut HeldData| {
+            if self.changes {
+                locks.end_change(self.id);
+            }
+            locks.end(self.id)
+        };
         let is_returned =
-            self.inode.lock().rare.made().is_some_and(|rare| rare.data_locks.end(self.id));
+            self.inode.lock().rare.made().is_some_and(|rare| end(&mut rare.data_locks));
         if is_returned {
             self.inode.wake();
         }
@@ -104,7 +116,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<DataLockGuard> {
         let mut place = LockRequestPlace(inode, None);
         let mut asked: Option<AsideLock> = None;
-        let guard = loop {
+        let mut guard = loop {
             let held = inode
                 .until(|state| {
                     let fills = matches!(purpose, Use::Fill(_));
@@ -124,7 +136,7 @@ impl<T: Transport> Client<T> {
                 })
                 .await;
             match held {
-                Ok(id) => break DataLockGuard { inode: inode.clone(), id },
+                Ok(id) => break DataLockGuard::of(inode, id),
                 Err(Ok(write)) => {
                     let turn = LockRequestTurn(inode.clone());
                     if purpose == Use::Call {
@@ -145,7 +157,9 @@ impl<T: Transport> Client<T> {
         };
         drop(place);
         if write {
-            // Nobody else begins to store pages while the lock is used.
+            // From now on nobody else begins to store pages.
+            inode.lock().rare.make().data_locks.begin_change(guard.id);
+            guard.changes = true;
             inode.until(|state| (!state.rare.data_locks.is_storing()).then_some(())).await;
         }
         Ok(guard)
@@ -197,7 +211,7 @@ impl<T: Transport> Client<T> {
                     .flatten()
             };
             if let Some(id) = added {
-                return Ok(DataLockGuard { inode: inode.clone(), id });
+                return Ok(DataLockGuard::of(inode, id));
             }
             drop(in_flight);
             self.on_recall(vec![Recall::Data { ino: inode.ino, number: lock.number }]);

@@ -52,7 +52,9 @@ fn pages_that_are_put_into_the_kernel_go_with_the_lock() {
     let mut held = HeldData::default();
     let lock = DataLock { number: 3, range: Range::ALL, write: true };
     let id = held.add(lock, true).unwrap();
+    held.begin_change(id);
     assert!(held.begin(Range::ALL, false, Use::Store).is_none(), "somebody may write just now");
+    held.end_change(id);
     assert!(!held.end(id));
     assert_eq!(held.begin(Range::ALL, false, Use::Store), Some(id));
     assert!(held.is_storing() && !held.is_unused());
@@ -74,6 +76,28 @@ fn pages_that_are_put_into_the_kernel_go_with_the_lock() {
     assert_eq!(held.drain(id), Some(Drain::Closed));
 }
 
+#[test]
+fn pages_are_put_into_the_kernel_while_others_read_and_not_while_anybody_may_write() {
+    let mut held = HeldData::default();
+    let lock = DataLock { number: 3, range: Range::ALL, write: true };
+    let id = held.add(lock, false).unwrap();
+    let fill = Use::Fill(Range::of(0, 1));
+    assert_eq!(held.begin(Range::ALL, false, fill), Some(id));
+    assert_eq!(held.begin(Range::ALL, false, Use::Store), Some(id));
+    assert_eq!(held.begin(Range::ALL, false, Use::Store), Some(id), "of other pages");
+    assert_eq!(held.begin(Range::of(0, 9), true, Use::Call), Some(id), "it waits for both");
+    held.begin_change(id);
+    held.stored(id);
+    assert!(held.is_storing() && held.begin(Range::ALL, false, Use::Store).is_none());
+    held.stored(id);
+    assert!(!held.is_storing() && held.begin(Range::ALL, false, Use::Store).is_none());
+    // The lock that takes its place is used by both, too.
+    held.add(DataLock { number: 4, ..lock }, false).unwrap();
+    assert!(held.begin(Range::ALL, false, Use::Store).is_none());
+    held.end_change(id);
+    assert!(!held.end(id) && held.begin(Range::ALL, false, Use::Store).is_some(), "one reads");
+}
+
 /// The servers take both for one lock, and so does who changes the data: it waits.
 #[test]
 fn a_lock_that_takes_the_place_of_one_with_pages_on_their_way_has_them() {
@@ -82,9 +106,11 @@ fn a_lock_that_takes_the_place_of_one_with_pages_on_their_way_has_them() {
     let id = held.add(lock, false).unwrap();
     assert_eq!(held.begin(Range::ALL, false, Use::Store), Some(id));
     let joined = held.add(DataLock { number: 4, write: true, ..lock }, true).unwrap();
+    held.begin_change(joined);
     assert!(held.is_storing());
     held.stored(id);
     assert!(!held.is_storing() && held.begin(Range::ALL, false, Use::Store).is_none());
+    held.end_change(joined);
     assert!(!held.end(joined) && held.begin(Range::ALL, false, Use::Store).is_some());
 }
 
