@@ -15,9 +15,10 @@ pub trait Kernel: Send + Sync + 'static {
     /// Whether it takes pages that it did not ask for.
     fn takes_pages(&self) -> bool;
 
-    /// Puts all data of a file into its pages, if it knows the file. Waits for requests under way
-    /// that fill these pages. Returns whether it has all of them.
-    fn store_pages(&self, ino: Ino, data: &[u8]) -> bool;
+    /// Puts data of a file into its pages, if it knows the file: it begins with a page, and ends with
+    /// one or with the file. Waits for requests under way that fill these pages. Returns whether it
+    /// has all of them.
+    fn store_pages(&self, ino: Ino, offset: u64, data: &[u8]) -> bool;
 
     /// Forgets a name. Waits for requests under way in its directory.
     fn forget_name(&self, parent: Ino, name: &[u8]);
@@ -94,7 +95,7 @@ pub(crate) mod testing {
             false
         }
 
-        fn store_pages(&self, _: Ino, _: &[u8]) -> bool {
+        fn store_pages(&self, _: Ino, _: u64, _: &[u8]) -> bool {
             false
         }
 

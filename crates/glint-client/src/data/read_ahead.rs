@@ -10,6 +10,7 @@
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
 mod memory;
+mod storing;
 
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
@@ -17,6 +18,7 @@ pub(crate) use memory::ReadAheadMemory;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+pub(crate) use storing::StoreLock;
 
 /// Time that any read may take, and time for each byte on top of that: 500 MB/s.
 const PATIENCE: Duration = Duration::from_micros(300);

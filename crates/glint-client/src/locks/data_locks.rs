@@ -9,8 +9,8 @@
 //!   no server alone: as soon as a lock that is being returned waits for those pages, it goes on
 //!   under that one. So pages, recalls and locks that are asked for never wait in a circle.
 //! - Who asks for locks on an inode does so in the order of coming, one at a time.
-//! - Who has a lock to write changes nothing while small files are put into the kernel's pages
-//!   (`data/prefetch/store.rs`): they would be old there.
+//! - Who has a lock to write changes nothing while data is put into the kernel's pages
+//!   (`data/read_ahead/storing.rs`): it would be old there.
 //! - While the inode is open to read and write, pages are filled under locks to write only:
 //!   they may be mapped, and the kernel does not tell us when a store dirties them.
 

@@ -98,16 +98,16 @@ impl Kernel for Notifier {
         self.pages.is_some()
     }
 
-    fn store_pages(&self, ino: Ino, data: &[u8]) -> bool {
+    fn store_pages(&self, ino: Ino, offset: u64, data: &[u8]) -> bool {
         let Some(pages) = &self.pages else { return false };
         let (nodeid, size) = (self.node(ino), data.len() as u32);
-        let out = StoreOut { nodeid, size, ..StoreOut::default() };
+        let out = StoreOut { nodeid, offset, size, ..StoreOut::default() };
         // It takes some pages and not others if it has no memory, and none of a file that it does
         // not know (ENOENT).
         let is_stored = self.send(notify::STORE, &[out.as_bytes(), data]).is_ok();
         // Not before: a file that is opened to be written from now on has its pages dropped by each
         // write.
-        pages.read(ino, Range::of(0, data.len() as u64));
+        pages.read(ino, Range::of(offset, data.len() as u64));
         is_stored
     }
 

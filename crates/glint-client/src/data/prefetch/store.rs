@@ -1,40 +1,22 @@
 //! Small files that were read before a program does are put into the pages of the kernel: a program
 //! that reads one then opens and closes it, and sends no read.
 //!
-//! Invariants:
-//! - Pages are put there under a lock on the data, with which they are forgotten ([`Use::Store`]).
-//!   Nobody here changes the data meanwhile; if the lock is lost, they are forgotten at once.
-//! - No thread that serves requests does it: it waits for pages that requests fill.
-//! - A file that is open is left alone: its reads are on their way.
+//! Invariant: a file that is open is left alone: its reads are on their way.
 
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use crate::data::prefetch::small_size;
-use crate::data::read_ahead::{BlockAhead, BlockOnItsWay};
+use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, StoreLock};
 use crate::kernel::Kernel;
-use glint_lock::held::Use;
 use glint_net::Transport;
-use glint_proto::lock::Range;
 use glint_telemetry::Counter;
 use std::sync::Arc;
 
-/// A file that is on its way to the kernel. Its lock is used as long as this lives.
+/// A file that is on its way to the kernel.
 struct PagesToStore {
-    file: Arc<CachedInode>,
+    lock: StoreLock,
     block: Arc<BlockAhead>,
     data: Arc<Vec<u8>>,
-    lock: u64,
-    /// Stamp of the data.
-    stamp: u64,
-}
-
-impl Drop for PagesToStore {
-    fn drop(&mut self) {
-        if let Some(rare) = self.file.lock().rare.made() {
-            rare.data_locks.stored(self.lock);
-        }
-        self.file.wake();
-    }
 }
 
 impl PagesToStore {
@@ -46,30 +28,21 @@ impl PagesToStore {
         if is_used || small_size(&state) != Some(block.len) {
             return None;
         }
-        let rare = state.rare.made()?;
-        if !rare.data.is_clean() || !rare.data.has_prefetched(block) {
+        if !state.rare.data.has_prefetched(block) {
             return None;
         }
-        let lock = rare.data_locks.begin(Range::ALL, false, Use::Store)?;
-        rare.data.note_pages();
-        let stamp = rare.data.stamp();
-        Some(PagesToStore { file: file.clone(), block: block.clone(), data, lock, stamp })
+        let lock = StoreLock::begin(file, &mut state)?;
+        Some(PagesToStore { lock, block: block.clone(), data })
     }
 
     /// Gives the file to the kernel. Returns whether it has it and somebody has opened it meanwhile.
     fn store(&self, kernel: &dyn Kernel) -> bool {
-        let is_there = kernel.store_pages(self.file.ino, &self.data);
-        let mut state = self.file.lock();
-        let is_open = state.pins.is_open();
-        let data = &mut state.rare.make().data;
-        if data.stamp() == self.stamp {
-            return is_there && data.note_stored(&self.block) && is_open;
+        if !self.lock.store(kernel, 0, &self.data) {
+            return false;
         }
-        drop(state);
-        // The lock was lost, or is in doubt; the kernel may have forgotten all pages before these
-        // came.
-        kernel.forget_pages(self.file.ino, Range::ALL);
-        false
+        let mut state = self.lock.file.lock();
+        let is_open = state.pins.is_open();
+        state.rare.make().data.note_stored(&self.block) && is_open
     }
 }
 
@@ -89,7 +62,7 @@ impl<T: Transport> Client<T> {
             let mut opened = Vec::new();
             for file in files {
                 if file.store(&*kernel) {
-                    opened.push(file.file.clone());
+                    opened.push(file.lock.file.clone());
                 }
             }
             opened
