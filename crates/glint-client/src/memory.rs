@@ -198,7 +198,12 @@ impl<T: Transport> Client<T> {
         self.transport.limit_uncommitted(steps);
         self.data.ahead_memory.set_steps(steps);
         if self.data.ahead_memory.is_over() {
-            self.handles.forget_read_ahead();
+            let open = self.handles.forget_read_ahead();
+            for file in open.into_iter().filter_map(|ino| self.cache.find(ino)) {
+                if let Some(rare) = file.lock().rare.made() {
+                    rare.data.forget_around();
+                }
+            }
         }
         self.data.prefetched.set_steps(steps, is_idle);
         self.directories_ahead.set_short(steps > 0 || is_idle);

@@ -40,6 +40,10 @@ pub enum Counter {
     FilesPrefetched,
     /// Those of them that were read.
     FilesPrefetchedRead,
+    /// Windows that were fetched around small reads.
+    WindowsFetched,
+    /// Later reads that one which was kept has answered, or was on its way for.
+    WindowsHit,
     /// Pages of directories that were asked for at the first lookup there.
     PagesGuessed,
     /// Those of them that answered another lookup, too.
@@ -80,6 +84,8 @@ impl Counter {
         Counter::BytesReadAhead,
         Counter::FilesPrefetched,
         Counter::FilesPrefetchedRead,
+        Counter::WindowsFetched,
+        Counter::WindowsHit,
         Counter::PagesGuessed,
         Counter::PagesGuessedUsed,
         Counter::DirectoriesListedAhead,
@@ -110,6 +116,8 @@ impl Counter {
             Counter::BytesReadAhead => "bytes_read_ahead",
             Counter::FilesPrefetched => "files_prefetched",
             Counter::FilesPrefetchedRead => "files_prefetched_read",
+            Counter::WindowsFetched => "windows_read_around",
+            Counter::WindowsHit => "windows_read_around_hits",
             Counter::PagesGuessed => "pages_guessed",
             Counter::PagesGuessedUsed => "pages_guessed_used",
             Counter::DirectoriesListedAhead => "directories_listed_ahead",

@@ -3,7 +3,7 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, is_slow};
+use crate::data::read_ahead::{AHEAD_LATE, BlockAhead, BlockOnItsWay, is_slow};
 use crate::vfs::{Caller, Handle, WriteHow, Writer};
 use futures_util::future::{Either, select};
 use glint_lock::held::Use;
@@ -15,11 +15,6 @@ use glint_telemetry::Counter;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-/// After this time whoever needs what is read ahead reads it alone: other reads that came with it may
-/// wait for a server or a disk that stands still.
-const AHEAD_LATE: Duration = Duration::from_secs(2);
 
 impl<T: Transport> Client<T> {
     /// Everything of an inode to stable storage.
@@ -82,7 +77,9 @@ impl<T: Transport> Client<T> {
                 self.flush_inode(&inode).await?;
                 // What is here was read under locks, which others may have soon.
                 match self.parameters.reads_ahead && !self.is_suspended() {
-                    true => self.read_with_ahead(&inode, &file, stamp, offset, buffer).await?,
+                    true => {
+                        self.read_with_ahead(&inode, &file, stamp, offset, buffer, pages).await?
+                    }
                     false => self.read_file(&file, offset, buffer).await?,
                 }
             }
@@ -95,11 +92,12 @@ impl<T: Transport> Client<T> {
     /// Reads what was perhaps read ahead, and reads ahead. A lock on the data is held.
     async fn read_with_ahead(
         &self,
-        inode: &CachedInode,
+        inode: &Arc<CachedInode>,
         file: &Arc<OpenFile>,
         stamp: u64,
         offset: u64,
         buffer: &mut [u8],
+        pages: bool,
     ) -> FsResult<usize> {
         let known = inode.lock().attributes().map(|attr| attr.size);
         let size = match known {
@@ -109,12 +107,26 @@ impl<T: Transport> Client<T> {
         let read = offset..offset + buffer.len() as u64;
         let layout = self.layout_of_open(file);
         let spread = layout.stripe_bytes() * u64::from(layout.stripe_count);
-        let plan = file.ahead.lock().plan(read, size, spread, stamp, &self.data.ahead_memory);
+        let (plan, is_scattered) = {
+            let mut ahead = file.ahead.lock();
+            let plan = ahead.plan(read.clone(), size, spread, stamp, &self.data.ahead_memory);
+            (plan, ahead.is_scattered(&read))
+        };
         for block in plan.fetch {
             match self.me.get().and_then(Weak::upgrade) {
                 Some(client) => host::spawn(client.fetch_ahead(file.clone(), block)),
                 None => block.fill(None),
             }
+        }
+        if is_scattered
+            && pages
+            && plan.here.is_empty()
+            && self.data.prefetched.is_on()
+            // Apart from the state of other reads: it is large.
+            && let Some(done) =
+                Box::pin(self.read_around(inode, file, stamp, size, offset, buffer)).await
+        {
+            return Ok(done);
         }
         let begun = clock::now();
         let mut done = 0;

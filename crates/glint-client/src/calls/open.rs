@@ -219,7 +219,15 @@ impl<T: Transport> Client<T> {
             self.touch_at_close(&file, inode).await;
         }
         if let Some(inode) = &inode {
-            inode.lock().pins.close(file.shared);
+            {
+                let mut state = inode.lock();
+                state.pins.close(file.shared);
+                if !state.pins.is_open()
+                    && let Some(rare) = state.rare.made()
+                {
+                    rare.data.forget_around();
+                }
+            }
             if !file.declared && inode.until(|state| state.pins.close_undeclared()).await {
                 self.cache.note_idle(inode);
                 return Ok(());

@@ -92,10 +92,11 @@ impl Handles {
         self.files.read().get(handle.0 as usize).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Forgets what was read ahead for open files, one after the other.
-    pub(crate) fn forget_read_ahead(&self) {
+    /// Forgets what was read ahead for open files, one after the other. Returns which they are.
+    pub(crate) fn forget_read_ahead(&self) -> Vec<Ino> {
         let files: Vec<_> = self.files.read().iter().map(|(_, file)| file.clone()).collect();
         files.iter().for_each(|file| file.ahead.lock().forget());
+        files.iter().map(|file| file.ino).collect()
     }
 
     /// Whether the kernel has the object of a file.

@@ -10,7 +10,7 @@
 
 use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
 use crate::data::extents::Due;
-use crate::data::read_ahead::BlockAhead;
+use crate::data::read_ahead::{BlockAhead, ReadAround};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{Errno, FsResult, Layout, ObjectAttr, Timestamp};
 use std::collections::HashMap;
@@ -42,6 +42,8 @@ pub(crate) struct FileData {
     prefetched: Option<(u64, Arc<BlockAhead>)>,
     /// All of it was put into the pages of the kernel, and nobody has opened it since.
     stored: bool,
+    /// Small reads of it anywhere, while it is open.
+    around: Option<Box<ReadAround>>,
     loss: Option<Loss>,
 }
 
@@ -65,6 +67,7 @@ impl Default for FileData {
             pages: false,
             prefetched: None,
             stored: false,
+            around: None,
             loss: None,
         }
     }
@@ -184,6 +187,23 @@ impl FileData {
     /// What was asked for, for who reads it, or because it takes memory.
     pub(crate) fn take_prefetched(&mut self) -> Option<(u64, Arc<BlockAhead>)> {
         self.prefetched.take()
+    }
+
+    /// Small reads of the file, which has `size` bytes. There is room for files of `room` bytes.
+    pub(crate) fn around(&mut self, size: u64, room: u64) -> &mut ReadAround {
+        self.around.get_or_insert_with(|| Box::new(ReadAround::new(size, room)))
+    }
+
+    /// Forgets a window that was fetched around a small read.
+    pub(crate) fn forget_window(&mut self, window: &Arc<BlockAhead>) {
+        if let Some(around) = &mut self.around {
+            around.forget(window);
+        }
+    }
+
+    /// Forgets all of them, and whether they paid.
+    pub(crate) fn forget_around(&mut self) {
+        self.around = None;
     }
 
     /// Notes that the kernel may get pages.

@@ -9,9 +9,12 @@
 //! Invariant: what was read ahead is used only while the stamp is what it was before it was
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
+mod around;
 mod memory;
+mod small_reads;
 mod storing;
 
+pub(crate) use around::ReadAround;
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
 pub(crate) use memory::ReadAheadMemory;
@@ -39,6 +42,11 @@ const SLACK: u64 = 4 * BLOCK;
 const REPEATS: u64 = 2;
 /// Unit in which the kernel asks.
 const PAGE: u64 = 4096;
+/// Most bytes of a read that are few.
+const SMALL: u64 = 4 * PAGE;
+/// After this time whoever needs what is read ahead reads it alone: other reads that came with it may
+/// wait for a server or a disk that stands still.
+pub(crate) const AHEAD_LATE: Duration = Duration::from_secs(2);
 
 /// Whether a read has taken so long that it is worth to foresee the next one.
 pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
@@ -189,6 +197,13 @@ impl ReadAhead {
     /// The objects said how large the file is.
     pub(crate) fn note_size(&mut self, stamp: u64, size: u64) {
         self.size = Some((stamp, size));
+    }
+
+    /// Whether a read that was just planned is small, and neither part of a pattern nor the file's
+    /// begin.
+    pub(crate) fn is_scattered(&self, read: &Range<u64>) -> bool {
+        let is_small = read.end - read.start <= SMALL;
+        is_small && self.run == *read && self.repeats == 0 && read.start > 0
     }
 
     /// Whether nothing was read so far.
@@ -426,8 +441,10 @@ mod tests {
         let mut at = 1u64;
         for _ in 0..1000 {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (fetch, _) = read(&mut ahead, at % (SIZE - BLOCK), 65536, 1);
-            assert!(fetch.is_empty());
+            let at = at % (SIZE - BLOCK);
+            let (fetch, _) = read(&mut ahead, at, PAGE, 1);
+            assert!(fetch.is_empty() && ahead.is_scattered(&(at..at + PAGE)));
+            assert!(!ahead.is_scattered(&(at..at + 65536)));
         }
     }
 

@@ -111,6 +111,11 @@ impl WriteLimits {
         room.memory = bytes.or(room.memory);
     }
 
+    /// Limit of all data, as things are.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.room.lock().total_max()
+    }
+
     /// Halves the limit of all data so many times: there is less memory than before, or more.
     pub(crate) fn set_steps(&self, steps: u32) {
         let mut room = self.room.lock();

@@ -10,6 +10,7 @@ mod lookups;
 mod memory;
 mod moves;
 mod prefetch;
+mod read_around;
 mod scans;
 mod silence;
 #[path = "../support/mod.rs"]
