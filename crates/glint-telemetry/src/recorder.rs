@@ -68,7 +68,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 25] = [
+    pub const ALL: [Counter; 27] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
