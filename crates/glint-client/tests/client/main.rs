@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod ahead;
 mod closes;
 mod data_write_back;
 mod delegations;
@@ -9,10 +10,7 @@ mod grants;
 mod lookups;
 mod memory;
 mod moves;
-mod prefetch;
-mod read_around;
 mod scans;
 mod silence;
 #[path = "../support/mod.rs"]
 mod support;
-mod walks;

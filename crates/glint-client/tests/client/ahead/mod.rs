@@ -1,0 +1,5 @@
+//! What comes before a program asks for it: directories, small files, and what is around a read.
+
+mod prefetch;
+mod read_around;
+mod walks;
