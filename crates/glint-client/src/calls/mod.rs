@@ -363,12 +363,14 @@ impl<T: Transport> Vfs for Client<T> {
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {
             let mut valid = Valid::default();
-            if let Some(attr) = entry.attr.take() {
-                let attr = match attr.size_on_ost && self.has_locks() {
-                    // Unsent data of the writer is asked for when the file is looked at.
-                    true => attr,
-                    false => self.complete(attr).await?,
-                };
+            let attr = match entry.attr.take() {
+                // Unsent data of the writer is asked for when the file is looked at.
+                Some(attr) if attr.size_on_ost && self.has_locks() => Some(attr),
+                // Who looks at the file hears why an OST does not say its size; its name is told.
+                Some(attr) => self.complete(attr).await.ok(),
+                None => None,
+            };
+            if let Some(attr) = attr {
                 let learns = !attr.size_on_ost;
                 let found = self.learn_name(file.ino, &entry.name, attr, &asked, learns);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
