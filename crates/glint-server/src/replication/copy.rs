@@ -51,8 +51,9 @@ fn of_member(ost: u16, errno: Errno) -> CopyError {
 }
 
 impl Replication {
-    /// Makes these parts of an object in `member`, its size and its time as they are in `head`, which
-    /// is here, at the `pace` of heal, or at once. Returns how many bytes were given.
+    /// Makes these parts of an object in `member`, or all of it if the member has none, its size and its
+    /// time as they are in `head`, which is here, at the `pace` of heal, or at once. Returns how many
+    /// bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -82,6 +83,9 @@ impl Replication {
             return Ok(0);
         };
         drop(piece);
+        // A member that has lost all of it has no more than these parts right after it.
+        let whole = [Touched::whole(object)];
+        let parts = if was_there { parts } else { &whole[..] };
         let mut given = 0;
         for part in parts {
             let end = part.end.min(attr.size);

@@ -55,7 +55,9 @@ impl Replication {
                     if !self.is_leased() {
                         return Answer::unchanged(Err(Errno::EREMCHG));
                     }
-                    self.unless_damaged(here, (to.ost, chain), request, bulk, answer).await
+                    let (at, room) = ((to.ost, chain), bulk.lend());
+                    let answer = self.unless_absent(here, at, request, room, answer).await;
+                    self.unless_damaged(here, at, request, bulk, answer).await
                 }
                 Err(errno) => Answer::unchanged(Err(errno)),
             };

@@ -47,7 +47,7 @@ use glint_proto::limits::CHAIN_LEASE_MS;
 use glint_proto::oss::ObjectPage;
 use glint_proto::{Bulk, Errno, FsResult, Ino, Layout, ObjectId, OstReply, OstRequest, clock};
 pub(crate) use heal::{CopyFault, ENTRIES, HealRate};
-use heal::{HealControl, Marks};
+use heal::{HealControl, LostCopies, Marks};
 use members::terms::Terms;
 use order::ranges::RangeTurns;
 use order::size_limits::SizeLimits;
@@ -118,6 +118,7 @@ pub(crate) struct Replication {
     pending: TouchedLog,
     healing: HealControl,
     marks: Marks,
+    lost: LostCopies,
     at_work: AtWork,
     peers: Mutex<Option<Arc<dyn Peers>>>,
     settled: stable::LastSettled,
@@ -200,6 +201,7 @@ impl Replication {
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
             healing: HealControl::new(heal_bandwidth),
             marks: Marks::default(),
+            lost: LostCopies::default(),
             at_work: AtWork::default(),
             peers: Mutex::default(),
             settled: Default::default(),

@@ -9,7 +9,7 @@
 
 mod decide;
 pub(super) mod doubts;
-mod lost;
+pub(super) mod lost;
 mod search;
 pub(super) mod unsealed;
 

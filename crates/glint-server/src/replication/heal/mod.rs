@@ -17,12 +17,14 @@
 //!
 //! The chains that have changed last come first: what they lack is what was in use just now.
 
+mod absent;
 mod control;
 mod index;
 mod pacing;
 mod repair;
 mod unreadable;
 
+pub(crate) use absent::LostCopies;
 pub(crate) use control::{HealControl, HealRate};
 pub(crate) use index::ENTRIES;
 pub(super) use pacing::{HealPace, HealPiece};

@@ -269,3 +269,16 @@ fn heal_copies_no_more_in_a_second_than_it_may() {
         assert_eq!(world.read(1, object, 16 * MIB - 9, 99), [7; 9]);
     }
 }
+
+/// Somebody has removed its file, and nobody has noticed.
+#[test]
+fn a_member_that_lacks_a_part_of_an_object_and_has_none_of_it_is_given_all_of_it() {
+    let world = World::new(&[SERVING, SYNCING]);
+    let (chain, head) = (world.version(), world.server(0));
+    let object = touched(7).object;
+    world.write(0, object, 0, &[7; 300_000]);
+    head.rows.activate_own(chain, 0);
+    block_on(head.pending.touch((chain.target, 1), touched(7), UNNUMBERED)).unwrap();
+    heal(&world, 10);
+    assert!(world.read(1, object, 0, 300_001) == [7; 300_000]);
+}

@@ -84,7 +84,7 @@ impl Replication {
         if !had_it || self.is_there(here, (head, row), object).await? {
             return Ok(());
         }
-        self.is_lost_by_head(here, (head, row), object).await
+        self.is_lost_by(here, (head, row), object).await
     }
 
     /// Another member has a larger object than the head, up to `size`. If no change that is noted ends
@@ -105,14 +105,15 @@ impl Replication {
         if size.checked_sub(1).is_none_or(|last| is_noted(&noted, last, 1)) {
             return Ok(());
         }
-        self.is_lost_by_head(here, (head, row), object).await
+        self.is_lost_by(here, (head, row), object).await
     }
 
-    /// Has the head taken out of its chain, to get an object from the others, unless the file is gone.
-    async fn is_lost_by_head<D: Disk>(
+    /// Has a member taken out of its chain that has lost an object, to get it from the others: unless
+    /// the file is gone.
+    pub(in crate::replication) async fn is_lost_by<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (head, row): (u16, &Chain),
+        (ost, row): (u16, &Chain),
         object: ObjectId,
     ) -> Result<(), CopyError> {
         let unknown = |errno| CopyError::Unknown { object, errno };
@@ -122,21 +123,22 @@ impl Replication {
         let target = row.id.target();
         // In a box: it answers requests of peers, of which some copy.
         let lacks = CopyFault::Lacks;
-        let repaired = Box::pin(self.repair(here, target, (head, object), lacks)).await;
+        let repaired = Box::pin(self.repair(here, target, (ost, object), lacks)).await;
         // Not with the row of before, whatever became of that.
         repaired.map_err(|_| CopyError::Changed).and(Err(CopyError::Changed))
     }
 
-    async fn is_there<D: Disk>(
+    /// Whether a member here has an object.
+    pub(in crate::replication) async fn is_there<D: Disk>(
         &self,
         here: Here<'_, D>,
-        head: (u16, &Chain),
+        own: (u16, &Chain),
         object: ObjectId,
     ) -> Result<bool, CopyError> {
         let stat = OstRequest::Stat { object };
-        match self.own_of(here, head, object, stat, Bulk::None).await? {
+        match self.own_of(here, own, object, stat, Bulk::None).await? {
             OstReply::Stat(attr) => Ok(attr.is_some()),
-            _ => Err(CopyError::Own { ost: head.0, object, errno: Errno::EPROTO }),
+            _ => Err(CopyError::Own { ost: own.0, object, errno: Errno::EPROTO }),
         }
     }
 
