@@ -27,6 +27,7 @@ use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstRe
 use glint_telemetry::{Counter, Layer, Span};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Kept until a disk is done with something, however long who asked for it waits.
@@ -53,6 +54,9 @@ pub struct Apart {
     /// The data is for a copy or a check, and none of it is added to what is kept in memory,
     /// whatever the object's size.
     pub adds_none: bool,
+    /// Set when the object of a change had no bytes before it. Of several changes of it at once, one
+    /// finds that at least.
+    pub was_empty: Option<Arc<AtomicBool>>,
 }
 
 impl Apart {
@@ -189,9 +193,9 @@ impl<D: Disk> Ost<D> {
                 Some(object) => Apart::keeping(self.changing.after_others(object).await),
                 None => Apart::default(),
             },
-            Way::Apart(Apart { after, kept, adds_none }) => {
+            Way::Apart(Apart { after, kept, adds_none, was_empty }) => {
                 let change = changed.map(|object| self.changing.beside_others(object));
-                Apart { after, adds_none, ..Apart::keeping((kept, change)) }
+                Apart { after, adds_none, was_empty, ..Apart::keeping((kept, change)) }
             }
         };
         if let OstRequest::Stat { object } = request
@@ -205,7 +209,13 @@ impl<D: Disk> Ost<D> {
         // Who asked may have gone before it is written.
         let data = self.buffers.keep(&bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
+        let was_empty = changed.zip(apart.was_empty.clone());
         let work = move |store: &ObjectStore<D>| {
+            if let Some((object, was_empty)) = was_empty
+                && store.is_empty(object)?
+            {
+                was_empty.store(true, Ordering::Release);
+            }
             let done = perform(store, client, request, &data, adds_none.is_some());
             if let Some(object) = adds_none {
                 store.passing().drop_later(object, (0, u64::MAX));

@@ -54,6 +54,14 @@ impl<D: Disk> ObjectStore<D> {
         self.write_all(object, (first, extents.bytes()), extents, mtime, kept, false)
     }
 
+    /// Whether an object has no bytes: none was written, or all were cut off. One that nobody reads
+    /// because others could not be read, either, had some.
+    pub(crate) fn is_empty(&self, object: ObjectId) -> io::Result<bool> {
+        let Some(file) = self.file(object, None)? else { return Ok(true) };
+        // A write that failed may have made it larger than was seen last.
+        Ok(file.size()? == 0 && file.stat()?.size == 0 && !file.is_unreadable()?)
+    }
+
     /// Writes extents of `bytes` in all, the first of them at `first`. They pass through memory if
     /// that is said, or the object does.
     fn write_all<'a>(
@@ -126,7 +134,9 @@ fn write_extent(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::memory::MemoryDisk;
     use glint_proto::Ino;
+    use std::path::Path;
     use std::sync::Arc;
 
     fn object(ino: u64) -> ObjectId {
@@ -173,5 +183,19 @@ mod tests {
         let mut data = [1; 10_000];
         assert_eq!(file.file().read(&mut data, 0).unwrap(), 10_000);
         assert!(data[..5000].iter().all(|b| *b == 1) && data[5000..].iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn an_object_is_empty_until_it_is_written_and_when_it_was_cut_to_nothing() {
+        let disk = MemoryDisk::default();
+        let store = ObjectStore::on(disk, Path::new("ost"), 64, Arc::default());
+        let is_empty = || store.is_empty(object(1)).unwrap();
+        assert!(is_empty());
+        store.write(object(1), 5, b"x", None, false).unwrap();
+        assert!(!is_empty());
+        store.truncate(object(1), 0).unwrap();
+        assert!(is_empty());
+        store.mark(object(1), true).unwrap();
+        assert!(!is_empty(), "nobody could read what it had");
     }
 }

@@ -466,6 +466,8 @@ pub enum OstReply {
     Changed { extents: [(u64, u64); CHANGED_EXTENTS_PER_REPLY] },
     /// A write of heal was made; whether users were served there meanwhile.
     Given { beside_users: bool },
+    /// Of a change that the head of a chain has forwarded: done, and the object had no bytes before.
+    WasEmpty,
 }
 
 /// Attributes of the data, of an object or of all objects of a file together.

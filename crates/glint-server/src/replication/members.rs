@@ -14,11 +14,13 @@ mod tests;
 use super::{Here, Replication};
 use futures_lite::future::or;
 use futures_util::future::join_all;
-use glint_ost::Apart;
 use glint_ost::disk::Disk;
+use glint_ost::{Apart, Kept};
 use glint_proto::chain::{Chain, ChainVersion, MemberState};
 use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use terms::Member;
 
 impl Replication {
@@ -28,28 +30,44 @@ impl Replication {
         &self,
         here: Here<'_, D>,
         client: ClientId,
-        (ost, row): (u16, &Chain),
+        member: (u16, &Chain),
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        let Some(index) = here.index(ost) else { return Answer::unchanged(Err(Errno::ENXIO)) };
+        self.change_at_member(here, client, member, request, bulk).await.0
+    }
+
+    /// The same. Returns also whether it has changed an object that had no bytes before.
+    pub(super) async fn change_at_member<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        (ost, row): (u16, &Chain),
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> (Answer<OstReply>, bool) {
+        let refused = |errno| (Answer::unchanged(Err(errno)), false);
+        let Some(index) = here.index(ost) else { return refused(Errno::ENXIO) };
         if self.is_given_up(here, (ost, row)) {
-            return Answer::unchanged(Err(Errno::ETIMEDOUT));
+            return refused(Errno::ETIMEDOUT);
         }
         if !request.is_modifying() {
             // It is compared with another copy.
             let apart = Apart { adds_none: true, ..Apart::default() };
-            return here.osts.handle_apart(client, index, request, bulk, apart).await;
+            return (here.osts.handle_apart(client, index, request, bulk, apart).await, false);
         }
         match self.terms.enter((row.id.target(), ost), row.version).await {
             Ok((change, _awaited)) => {
                 let after = self.recent.before_change(request.op() as u8);
                 // Nobody reads from a member before it serves, and heal gives it all there is.
                 let adds_none = row.state_of(ost) == Some(MemberState::Syncing);
-                let apart = Apart { after, kept: Some(Box::new(change)), adds_none };
-                here.osts.handle_apart(client, index, request, bulk, apart).await
+                let (kept, was_empty) =
+                    (Some(Box::new(change) as Kept), Arc::<AtomicBool>::default());
+                let apart = Apart { after, kept, adds_none, was_empty: Some(was_empty.clone()) };
+                let answer = here.osts.handle_apart(client, index, request, bulk, apart).await;
+                (answer, was_empty.load(Ordering::Acquire))
             }
-            Err(errno) => Answer::unchanged(Err(errno)),
+            Err(errno) => refused(errno),
         }
     }
 

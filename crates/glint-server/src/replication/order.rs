@@ -8,6 +8,7 @@
 //! - What absent members lack, also of a change that has failed, is noted before the change is
 //!   answered, and acknowledged only when nobody acts by a row in which they serve.
 
+pub(super) mod begins;
 pub(super) mod changed;
 mod follow;
 mod forward;
@@ -15,8 +16,10 @@ pub(super) mod ranges;
 pub(super) mod size_limits;
 
 use super::rows::Entered;
+use super::takeover::doubts::Wanted;
 use super::touched::UNNUMBERED;
 use super::{Here, Replication};
+use begins::{Beginning, are_some};
 use changed::{Data, parts, touched};
 use forward::patience;
 use futures_util::future::{Either, join, join_all, select};
@@ -49,11 +52,13 @@ struct UnderWay<'a> {
     numbers: Vec<u64>,
     /// Whether it is in all copies, or in none.
     is_decided: bool,
+    /// If it changes an object: what it finds of that before.
+    beginning: Option<Beginning<'a>>,
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let UnderWay { replication, target, here, numbers, is_decided } = self;
+        let UnderWay { replication, target, here, numbers, is_decided, .. } = self;
         replication.rows.end(*target, numbers, *is_decided, here);
     }
 }
@@ -93,6 +98,7 @@ impl Replication {
             here: here.first..here.first + here.osts.count(),
             numbers: Vec::new(),
             is_decided: true,
+            beginning: touched.map(|touched| self.lost.begins.enter(touched.object)),
         };
         loop {
             if entered.row.head() != Some(ost) || !entered.is_active {
@@ -118,6 +124,8 @@ impl Replication {
                     return Ok(answer);
                 }
                 Attempt::Failed(answer) => {
+                    // Others wait for its end that have turns.
+                    under_way.beginning = None;
                     drop(turn);
                     if let Some(touched) = &touched {
                         let row = &entered.row;
@@ -167,6 +175,12 @@ impl Replication {
             return Ok(Attempt::Again);
         };
         under_way.numbers.push(sequence);
+        let is_first = under_way.numbers.len() == 1;
+        let in_doubt = |part: Touched| {
+            let size = Wanted { object: part.object, start: 0, end: 0 };
+            self.doubts.of(version.target, size).is_some()
+        };
+        let may_be_sure = is_first && !touched.is_some_and(in_doubt);
         let parts = parts(&request, data, touched);
         if let Err(errno) = self.note_recent(&request, version, sequence, parts.clone()).await {
             return self.fails_here(here, version, row, ost, errno).await;
@@ -179,11 +193,27 @@ impl Replication {
             traced(pin!(made)).await
         });
         under_way.is_decided = touched.is_none();
-        let own = self.at_member(here, client, (ost, row), request, data.bulk());
+        let own = self.change_at_member(here, client, (ost, row), request, data.bulk());
         let own = self.unless_slow(here, version, row, ost, &request, own);
         let span = (!others.is_empty()).then(|| Span::part(Layer::Forward));
-        let (own, made) = join(own, join_all(forwards)).await;
+        let ((own, was_empty), made) = join(own, join_all(forwards)).await;
         drop(span);
+        let told = others.iter().zip(&made).filter(|(_, told)| **told == Ok(OstReply::WasEmpty));
+        let empty_at = told.map(|(member, _)| *member).chain(was_empty.then_some(ost));
+        let empty_at: Vec<u16> = empty_at.collect();
+        if let Some(beginning) = &mut under_way.beginning {
+            beginning.note(empty_at.iter().copied());
+            if may_be_sure && own.reply.is_ok() && made.iter().all(Result::is_ok) {
+                beginning.is_known_of_all();
+                let head = (ost, &**row);
+                // Apart from the state of each change.
+                if are_some(row, |member| empty_at.contains(&member))
+                    && !Box::pin(self.unless_begun_in_part(here, head, beginning)).await
+                {
+                    return Ok(Attempt::Again);
+                }
+            }
+        }
         if own.reply == Err(Errno::EREMCHG) {
             return Ok(Attempt::Again);
         }

@@ -48,6 +48,7 @@ fn requests_to_an_ost_and_its_answers() {
         OstReply::Watched { watch: 1 },
         OstReply::Changed { extents: [(1, 2), (3, 4), (0, 0), (0, 0)] },
         OstReply::Given { beside_users: true },
+        OstReply::WasEmpty,
     ];
     must_be(
         &replies,
@@ -61,6 +62,7 @@ fn requests_to_an_ost_and_its_answers() {
          SpaceGranted 060102
          Watched 0701
          Changed 080102030400000000
-         Given 0901",
+         Given 0901
+         WasEmpty 0a",
     );
 }

@@ -8,7 +8,8 @@
 //! answers with what the others have, and has lost its own if it still does not have the object after a
 //! time in which each change has reached it, or it is taken out. Whoever has lost an object is taken out
 //! of the chain, and gets it whole, like one whose copy is damaged ([`repair`](super::repair)): it is not
-//! made anew here as a damaged one, because heal brings it soon, and nobody reads it before.
+//! made anew here as a damaged one, because heal brings it soon, and nobody reads it before. A change
+//! that comes first is looked at by [`begins`](crate::replication::order::begins).
 //!
 //! Invariants:
 //! - An absent object is read as a hole only where no other member that serves has any of it, or has more
@@ -17,6 +18,7 @@
 //! - No member is taken out for an object of which the file is gone.
 
 use crate::replication::copy::CopyError;
+use crate::replication::order::begins::Begins;
 use crate::replication::{Here, PATIENCE, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion};
@@ -34,6 +36,7 @@ const ABSENCES_MAX: usize = 4096;
 #[derive(Default)]
 pub(crate) struct LostCopies {
     absences: Absences,
+    pub(in crate::replication) begins: Begins,
 }
 
 /// Objects that members here do not have and others have: by OST, with the version of the row and the

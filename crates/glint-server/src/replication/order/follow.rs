@@ -3,6 +3,7 @@
 //! Invariant: a change is noted as recent before it is made.
 
 use super::changed::{Data, parts, touched};
+use super::forward::told;
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Destination, Forward};
@@ -74,12 +75,13 @@ impl Replication {
             self.pending.sync_for_request().await?;
         }
         let served = self.served();
-        let mut answer = self.at_member(here, client, member, request, data.bulk()).await;
+        let made = self.change_at_member(here, client, member, request, data.bulk()).await;
+        let (mut answer, was_empty) = made;
         if forward.sequence == 0 && request.is_write() && answer.reply.is_ok() {
             answer.reply = Ok(OstReply::Given { beside_users: served.is_any_until(self.served()) });
         }
         // A part of a change that fails may be made.
         self.note_pending(&entered.row, parts(&request, data, touched)).await?;
-        Ok(answer)
+        Ok(told((answer, was_empty), forward))
     }
 }

@@ -4,7 +4,7 @@ use super::changed::Data;
 use crate::replication::{Here, PATIENCE, PATIENCE_WITH_DISKS, Replication, within};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
-use glint_proto::{ClientId, Errno, FsResult, OstReply, OstRequest};
+use glint_proto::{Answer, ClientId, Errno, FsResult, OstReply, OstRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,16 @@ pub(super) fn patience(request: &OstRequest) -> Duration {
         OstRequest::Sync { .. } => PATIENCE_WITH_DISKS,
         _ => PATIENCE,
     }
+}
+
+/// The answer of a member to the head, with whether it has changed an object that had no bytes before.
+pub(super) fn told(
+    (answer, was_empty): (Answer<OstReply>, bool),
+    forward: Forward,
+) -> Answer<OstReply> {
+    let is_told = was_empty && forward.sequence > 0;
+    let reply = answer.reply.map(|reply| if is_told { OstReply::WasEmpty } else { reply });
+    Answer { reply, ..answer }
 }
 
 impl Replication {
@@ -35,10 +45,9 @@ impl Replication {
         let made = async {
             if here.index(member).is_some() {
                 let _entered = self.rows.enter(chain)?;
-                return self
-                    .at_member(here, client, (member, row), request, data.bulk())
-                    .await
-                    .reply;
+                let made =
+                    self.change_at_member(here, client, (member, row), request, data.bulk()).await;
+                return told(made, forward).reply;
             }
             for tellings in 0..=TELLINGS {
                 let peers = self.peers()?;
