@@ -115,6 +115,7 @@ impl Replication {
                     if !self.unless_lost_in_doubt(here, head, touched.object).await? {
                         return Ok(Attempt::Again);
                     }
+                    self.unless_lost_alone(here, head, touched.object).await?;
                 }
                 self.attempt(here, client, ost, &entered, change, &mut under_way).await
             };

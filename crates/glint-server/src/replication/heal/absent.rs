@@ -11,6 +11,9 @@
 //! made anew here as a damaged one, because heal brings it soon, and nobody reads it before. A change
 //! that comes first is looked at by [`begins`](crate::replication::order::begins).
 //!
+//! A head that serves alone, as after a start of all servers, cannot be taken out. While another member
+//! is synced that lacks no change of the object, it reads that member's, and changes wait until it serves.
+//!
 //! Invariants:
 //! - An absent object is read as a hole only where no other member that serves has any of it, or has more
 //!   than changes under way.
@@ -19,6 +22,7 @@
 
 use crate::replication::copy::CopyError;
 use crate::replication::order::begins::Begins;
+use crate::replication::rows::Told;
 use crate::replication::{Here, PATIENCE, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion};
@@ -109,7 +113,15 @@ impl Replication {
             // The reader asks again; a member that does not answer is taken out soon.
             _ => Errno::EREMCHG,
         };
-        if others.is_empty() || self.is_there(here, (ost, &row), object).await.map_err(failed)? {
+        if others.is_empty() {
+            let Some(member) = self.synced_has(here, (ost, &row), object).await? else {
+                return Ok(None);
+            };
+            let reply = self.ask_for(here, (member, &row), request, bulk).await?;
+            self.row_of(chain)?;
+            return if self.is_leased() { Ok(Some(reply)) } else { Err(Errno::EREMCHG) };
+        }
+        if self.is_there(here, (ost, &row), object).await.map_err(failed)? {
             return Ok(None);
         }
         let mut is_unreadable = false;
@@ -139,6 +151,68 @@ impl Replication {
             }
         }
         if is_unreadable { Err(Errno::EIO) } else { Ok(None) }
+    }
+
+    /// The head is about to change an object. If it serves alone and has lost that, which a member has
+    /// that is synced, the change waits until that one serves: EREMCHG.
+    pub(in crate::replication) async fn unless_lost_alone<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        head: (u16, &Chain),
+        object: ObjectId,
+    ) -> FsResult<()> {
+        if head.1.written().count() == 1 || head.1.readable().count() > 1 {
+            return Ok(());
+        }
+        // Apart from the state of each change.
+        let has_it = Box::pin(self.synced_has(here, head, object)).await?;
+        has_it.map_or(Ok(()), |_| Err(Errno::EREMCHG))
+    }
+
+    /// Returns a member that is synced, and has an object as the head has lost it that serves alone.
+    /// EREMCHG if it is not known yet whether the member has what the head had.
+    async fn synced_has<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        object: ObjectId,
+    ) -> FsResult<Option<u16>> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        let is_there = async || {
+            self.is_there(here, (head, row), object).await.map_err(|error| match error {
+                CopyError::Own { errno, .. } => errno,
+                _ => Errno::EREMCHG,
+            })
+        };
+        let mut syncing = row.written().filter(|member| *member != head).peekable();
+        if syncing.peek().is_none() || is_there().await? {
+            return Ok(None);
+        }
+        for member in syncing {
+            let stat = OstRequest::Stat { object };
+            let its = match self.ask_for(here, (member, row), stat, Bulk::None).await {
+                Ok(OstReply::Stat(its)) => its,
+                Ok(_) => return Err(Errno::EPROTO),
+                Err(Errno::EIO) => None,
+                Err(_) => return Err(Errno::EREMCHG),
+            };
+            if its.is_none_or(|its| its.size == 0) {
+                continue;
+            }
+            let is_told = self.rows.is_told(Told::Syncing, chain);
+            let lacks = self.pending.parts_of((chain.target, member), object);
+            // What it has may be older, or a change that is under way has made it.
+            let is_noted = !self.recent.parts_of((chain.target, 0), object).is_empty();
+            if is_told && !lacks.is_empty() || is_noted || is_there().await? {
+                continue;
+            }
+            return match self.is_of_file(row, object).await {
+                Ok(false) => Ok(None),
+                Ok(true) if is_told => Ok(Some(member)),
+                Ok(true) | Err(_) => Err(Errno::EREMCHG),
+            };
+        }
+        Ok(None)
     }
 
     /// A member here that is not the head does not have an object which another one has. If that is no
@@ -244,6 +318,29 @@ mod tests {
         world.files.lock().clear();
         assert_eq!(read(&world, 0), Ok(Vec::new()));
         assert_eq!(world.row().readable().count(), 3);
+    }
+
+    #[test]
+    fn a_head_alone_that_has_lost_an_object_reads_that_of_a_member_which_is_synced() {
+        let world = World::new(&[MemberState::Serving, MemberState::Syncing]);
+        let (chain, head) = (world.version(), world.server(0));
+        world.files.lock().insert(OBJECT);
+        world.write(1, OBJECT, 0, b"good");
+        head.rows.activate_own(chain, 0);
+        let write_end = || {
+            let to = Destination { ost: 0, chain: Some(chain) };
+            let write = OstRequest::Write { object: OBJECT, offset: 4, mtime: None, kept: false };
+            let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+            block_on(head.execute(here, client, to, write, Bulk::Out(b"!"))).reply.map(drop)
+        };
+        assert_eq!(read(&world, 0), Err(Errno::EREMCHG), "it may have changed it by itself");
+        head.rows.told(Told::Syncing, chain);
+        assert_eq!((size(&world, 0), read(&world, 0)), (Ok(4), Ok(b"good".into())));
+        assert_eq!(write_end(), Err(Errno::EREMCHG));
+        let key = (chain.target, 1);
+        block_on(head.pending.touch(key, Touched::whole(OBJECT), UNNUMBERED)).unwrap();
+        assert_eq!(read(&world, 0), Ok(Vec::new()), "what it has is older");
+        assert_eq!(write_end(), Ok(()));
     }
 
     #[test]

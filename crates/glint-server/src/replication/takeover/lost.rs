@@ -186,7 +186,11 @@ impl Replication {
     }
 
     /// Whether a file has an object, by what the MDS knows.
-    async fn is_of_file(&self, row: &Chain, object: ObjectId) -> FsResult<bool> {
+    pub(in crate::replication) async fn is_of_file(
+        &self,
+        row: &Chain,
+        object: ObjectId,
+    ) -> FsResult<bool> {
         let page = self.peers()?.objects(row.id.target(), before(object)).await?;
         Ok(page.objects.contains(&object))
     }
