@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -169,6 +170,63 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
     one.must_read(12);
     up.stop();
     one.world.assert_sound();
+}
+
+/// As e2fsck does it, which moves files to lost+found while the server is stopped.
+#[test]
+fn an_object_that_one_copy_has_lost_is_neither_read_as_a_hole_nor_changed_into_one() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up(&[]);
+    one.write(12);
+    let recent = one.world.data().join("recent.log");
+    eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
+    up.stop();
+    wait_until_equal(&osts, true);
+    for (n, path) in content(&osts[0]).keys().enumerate() {
+        fs::remove_file(osts[n % 3].join("objects").join(path)).unwrap();
+    }
+    let up = one.up(&[]);
+    wait_until_whole(text(&mount));
+    let mut wanted: Vec<Vec<u8>> = (0..12).map(|n| bytes(n, 200_000)).collect();
+    for (n, wanted) in wanted.iter_mut().enumerate() {
+        let path = mount.join(format!("file{n}"));
+        if n % 2 == 0 {
+            assert!(fs::read(&path).unwrap() == *wanted, "file{n} is another one");
+        }
+        let mut options = File::options();
+        let file = if n % 3 == 0 { options.append(true) } else { options.write(true) };
+        let file = file.open(&path).unwrap();
+        match n % 3 {
+            0 => {
+                (&file).write_all(b"more").unwrap();
+                wanted.extend(b"more");
+            }
+            1 => {
+                file.write_all_at(b"changed", 190_000).unwrap();
+                wanted[190_000..190_007].copy_from_slice(b"changed");
+            }
+            _ => {
+                file.set_len(300_000).unwrap();
+                wanted.resize(300_000, 0);
+            }
+        }
+        file.sync_all().unwrap();
+    }
+    let must_read = || {
+        for (n, wanted) in wanted.iter().enumerate() {
+            let read = fs::read(mount.join(format!("file{n}"))).unwrap();
+            assert!(read == *wanted, "file{n} is another one, of {} bytes", read.len());
+        }
+    };
+    must_read();
+    wait_until_equal(&osts, true);
+    wait_until_whole(text(&mount));
+    up.stop();
+    one.world.assert_sound();
+    let up = one.up(&[]);
+    must_read();
+    up.stop();
 }
 
 #[test]
