@@ -1,23 +1,26 @@
-//! Objects that a member does not have when somebody reads them. Usually they were never written; or
-//! somebody has removed their files behind the server's back, as `e2fsck` does.
+//! Objects that a member does not have when somebody reads them. Usually they were never written;
+//! or somebody has removed their files behind the server's back, as `e2fsck` does.
 //!
-//! A member alone cannot tell these apart, and its peers can. So an answer that may be that of an absent
-//! object is given once the others that serve were asked for the size of theirs. The head knows all
-//! changes that may be in some copies only: it has lost its own if another member has what is not noted
-//! ([`lost`](crate::replication::takeover::lost)). Another member knows only which of them have reached it: it
-//! answers with what the others have, and has lost its own if it still does not have the object after a
-//! time in which each change has reached it, or it is taken out. Whoever has lost an object is taken out
-//! of the chain, and gets it whole, like one whose copy is damaged ([`repair`](super::repair)): it is not
-//! made anew here as a damaged one, because heal brings it soon, and nobody reads it before. A change
-//! that comes first is looked at by [`begins`](crate::replication::order::begins).
+//! A member alone cannot tell these apart, and its peers can. So an answer that may be that of an
+//! absent object is given once the others that serve were asked for the size of theirs. The head
+//! knows all changes that may be in some copies only: it has lost its own if another member has
+//! what is not noted ([`lost`](crate::replication::takeover::lost)). Another member knows only
+//! which of them have reached it: it answers with what the others have, and has lost its own if it
+//! still does not have the object after a time in which each change has reached it, or it is taken
+//! out. Whoever has lost an object is taken out of the chain, and gets it whole, like one whose
+//! copy is damaged ([`repair`](super::repair)): it is not made anew here as a damaged one, because
+//! heal brings it soon, and nobody reads it before. A change that comes first is looked at by
+//! [`begins`](crate::replication::order::begins).
 //!
-//! A head that serves alone, as after a start of all servers, cannot be taken out. While another member
-//! is synced that lacks no change of the object, it reads that member's, and changes wait until it serves.
+//! A head that serves alone, as after a start of all servers, cannot be taken out. While another
+//! member is synced that lacks no change of the object, it reads that member's, and changes wait
+//! until it serves.
 //!
 //! Invariants:
-//! - An absent object is read as a hole only where no other member that serves has any of it, or has more
-//!   than changes under way.
-//! - Members are asked for what is on their disks, and ask nobody: none waits for another in a circle.
+//! - An absent object is read as a hole only where no other member that serves has any of it, or
+//!   has more than changes under way.
+//! - Members are asked for what is on their disks, and ask nobody: none waits for another in a
+//!   circle.
 //! - No member is taken out for an object of which the file is gone.
 
 use crate::replication::copy::CopyError;
@@ -43,8 +46,8 @@ pub(crate) struct LostCopies {
     pub(in crate::replication) begins: Begins,
 }
 
-/// Objects that members here do not have and others have: by OST, with the version of the row and the
-/// time when that was seen first.
+/// Objects that members here do not have and others have: by OST, with the version of the row and
+/// the time when that was seen first.
 #[derive(Default)]
 struct Absences(Mutex<HashMap<(u16, ObjectId), (u32, Instant)>>);
 
@@ -77,8 +80,8 @@ fn may_be_absent(request: &OstRequest, reply: &FsResult<OstReply>) -> bool {
 }
 
 impl Replication {
-    /// Returns the answer to a reader. If the object is not here and others have it, it is theirs; or
-    /// EREMCHG if the member here has lost its own, and the reader asks another one.
+    /// Returns the answer to a reader. If the object is not here and others have it, it is theirs;
+    /// or EREMCHG if the member here has lost its own, and the reader asks another one.
     pub(in crate::replication) async fn unless_absent<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -97,8 +100,8 @@ impl Replication {
         }
     }
 
-    /// Returns what another member says to a read of an object that is not here, and was; `None` if none
-    /// has it, or it is here.
+    /// Returns what another member says to a read of an object that is not here, and was; `None` if
+    /// none has it, or it is here.
     async fn read_of_absent<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -153,8 +156,8 @@ impl Replication {
         if is_unreadable { Err(Errno::EIO) } else { Ok(None) }
     }
 
-    /// The head is about to change an object. If it serves alone and has lost that, which a member has
-    /// that is synced, the change waits until that one serves: EREMCHG.
+    /// The head is about to change an object. If it serves alone and has lost that, which a member
+    /// has that is synced, the change waits until that one serves: EREMCHG.
     pub(in crate::replication) async fn unless_lost_alone<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -169,8 +172,8 @@ impl Replication {
         has_it.map_or(Ok(()), |_| Err(Errno::EREMCHG))
     }
 
-    /// Returns a member that is synced, and has an object as the head has lost it that serves alone.
-    /// EREMCHG if it is not known yet whether the member has what the head had.
+    /// Returns a member that is synced, and has an object as the head has lost it that serves
+    /// alone. EREMCHG if it is not known yet whether the member has what the head had.
     async fn synced_has<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -215,8 +218,8 @@ impl Replication {
         Ok(None)
     }
 
-    /// A member here that is not the head does not have an object which another one has. If that is no
-    /// change under way, it is taken out: EREMCHG.
+    /// A member here that is not the head does not have an object which another one has. If that is
+    /// no change under way, it is taken out: EREMCHG.
     async fn unless_lost_for_long<D: Disk>(
         &self,
         here: Here<'_, D>,

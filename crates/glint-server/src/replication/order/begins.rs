@@ -1,18 +1,21 @@
-//! Changes that find an object empty at some members only: these have lost it, which the others have.
+//! Changes that find an object empty at some members only: these have lost it, which the others
+//! have.
 //!
-//! No member is asked before: each says after a change whether the object had bytes before it, which costs
-//! no round trip and no flag on the way. Several first changes of a new object may be under way at once,
-//! and reach each member in another order. Then one of them has found the object empty here and another
-//! one there. So a change that has found it empty at some members only waits for the changes of the object
-//! that began before its end: one that made the first bytes at any member is among them. What they have
-//! found, all together, says who has lost the object: who was found empty, while another was not.
+//! No member is asked before: each says after a change whether the object had bytes before it,
+//! which costs no round trip and no flag on the way. Several first changes of a new object may be
+//! under way at once, and reach each member in another order. Then one of them has found the object
+//! empty here and another one there. So a change that has found it empty at some members only waits
+//! for the changes of the object that began before its end: one that made the first bytes at any
+//! member is among them. What they have found, all together, says who has lost the object: who was
+//! found empty, while another was not.
 //!
 //! Invariants:
-//! - Where every member made its first bytes by changes that are looked at together, none is said to have
-//!   lost the object. A change whose answer is not known from all members, or that was tried more than
-//!   once, or that begins while the object is in doubt, has nobody said so beside it.
-//! - A change that finds a lost object is not acknowledged before its member is taken out, to get all of
-//!   the object from the others, or the MDS has said that the file is gone.
+//! - Where every member made its first bytes by changes that are looked at together, none is said
+//!   to have lost the object. A change whose answer is not known from all members, or that was
+//!   tried more than once, or that begins while the object is in doubt, has nobody said so beside
+//!   it.
+//! - A change that finds a lost object is not acknowledged before its member is taken out, to get
+//!   all of the object from the others, or the MDS has said that the file is gone.
 
 use crate::replication::{Here, Replication};
 use glint_net::host;
@@ -88,8 +91,8 @@ impl Beginning<'_> {
         self.is_sure = true;
     }
 
-    /// Waits for changes that began before now, and returns at which members the object was empty before
-    /// all of them; none if that is not known.
+    /// Waits for changes that began before now, and returns at which members the object was empty
+    /// before all of them; none if that is not known.
     async fn empty_at(&self) -> BTreeSet<u16> {
         let limit = self.with(|its| {
             its.under_way.remove(&self.number);
@@ -130,8 +133,9 @@ pub(super) fn are_some(row: &Chain, empty_at: impl Fn(u16) -> bool) -> bool {
 }
 
 impl Replication {
-    /// A change was made by all members, and has found its object empty at some of them only. Has those
-    /// taken out that have lost it, which ends what their head does: returns whether there are none.
+    /// A change was made by all members, and has found its object empty at some of them only. Has
+    /// those taken out that have lost it, which ends what their head does: returns whether there
+    /// are none.
     pub(super) async fn unless_begun_in_part<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -182,7 +186,8 @@ mod tests {
         (*seed >> 33) % below
     }
 
-    /// Changes of an object under way at once, which reach each member in another order and end in any.
+    /// Changes of an object under way at once, which reach each member in another order and end in
+    /// any.
     #[test]
     fn first_changes_that_come_in_any_order_say_of_nobody_that_it_has_lost_the_object() {
         const CHANGES: u64 = 5;
