@@ -20,7 +20,7 @@ use glint_proto::chain::{Chain, ChainVersion, MemberState};
 use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use terms::Member;
 
 impl Replication {
@@ -34,10 +34,10 @@ impl Replication {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        self.change_at_member(here, client, member, request, bulk).await.0
+        self.change_at_member(here, client, member, request, bulk, &Arc::default()).await
     }
 
-    /// The same. Returns also whether it has changed an object that had no bytes before.
+    /// The same. Says in `was_empty` whether it has changed an object that had no bytes before.
     pub(super) async fn change_at_member<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -45,29 +45,27 @@ impl Replication {
         (ost, row): (u16, &Chain),
         request: OstRequest,
         bulk: Bulk<'_>,
-    ) -> (Answer<OstReply>, bool) {
-        let refused = |errno| (Answer::unchanged(Err(errno)), false);
-        let Some(index) = here.index(ost) else { return refused(Errno::ENXIO) };
+        was_empty: &Arc<AtomicBool>,
+    ) -> Answer<OstReply> {
+        let Some(index) = here.index(ost) else { return Answer::unchanged(Err(Errno::ENXIO)) };
         if self.is_given_up(here, (ost, row)) {
-            return refused(Errno::ETIMEDOUT);
+            return Answer::unchanged(Err(Errno::ETIMEDOUT));
         }
         if !request.is_modifying() {
             // It is compared with another copy.
             let apart = Apart { adds_none: true, ..Apart::default() };
-            return (here.osts.handle_apart(client, index, request, bulk, apart).await, false);
+            return here.osts.handle_apart(client, index, request, bulk, apart).await;
         }
         match self.terms.enter((row.id.target(), ost), row.version).await {
             Ok((change, _awaited)) => {
                 let after = self.recent.before_change(request.op() as u8);
                 // Nobody reads from a member before it serves, and heal gives it all there is.
                 let adds_none = row.state_of(ost) == Some(MemberState::Syncing);
-                let (kept, was_empty) =
-                    (Some(Box::new(change) as Kept), Arc::<AtomicBool>::default());
-                let apart = Apart { after, kept, adds_none, was_empty: Some(was_empty.clone()) };
-                let answer = here.osts.handle_apart(client, index, request, bulk, apart).await;
-                (answer, was_empty.load(Ordering::Acquire))
+                let (kept, was_empty) = (Some(Box::new(change) as Kept), Some(was_empty.clone()));
+                let apart = Apart { after, kept, adds_none, was_empty };
+                here.osts.handle_apart(client, index, request, bulk, apart).await
             }
-            Err(errno) => refused(errno),
+            Err(errno) => Answer::unchanged(Err(errno)),
         }
     }
 

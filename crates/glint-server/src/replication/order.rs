@@ -32,6 +32,8 @@ use ranges::RangeTurn;
 use size_limits::is_of_request;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Outcome of one attempt to make a change by one row.
 enum Attempt {
@@ -194,19 +196,19 @@ impl Replication {
             traced(pin!(made)).await
         });
         under_way.is_decided = touched.is_none();
-        let own = self.change_at_member(here, client, (ost, row), request, data.bulk());
+        let (head, was_empty) = ((ost, &**row), Arc::<AtomicBool>::default());
+        let own = self.change_at_member(here, client, head, request, data.bulk(), &was_empty);
         let own = self.unless_slow(here, version, row, ost, &request, own);
         let span = (!others.is_empty()).then(|| Span::part(Layer::Forward));
-        let ((own, was_empty), made) = join(own, join_all(forwards)).await;
+        let (own, made) = join(own, join_all(forwards)).await;
         drop(span);
         let told = others.iter().zip(&made).filter(|(_, told)| **told == Ok(OstReply::WasEmpty));
-        let empty_at = told.map(|(member, _)| *member).chain(was_empty.then_some(ost));
-        let empty_at: Vec<u16> = empty_at.collect();
+        let own_was_empty = was_empty.load(Ordering::Acquire).then_some(ost);
+        let empty_at: Vec<u16> = told.map(|(member, _)| *member).chain(own_was_empty).collect();
         if let Some(beginning) = &mut under_way.beginning {
             beginning.note(empty_at.iter().copied());
             if may_be_sure && own.reply.is_ok() && made.iter().all(Result::is_ok) {
                 beginning.is_known_of_all();
-                let head = (ost, &**row);
                 // Apart from the state of each change.
                 if are_some(row, |member| empty_at.contains(&member))
                     && !Box::pin(self.unless_begun_in_part(here, head, beginning)).await

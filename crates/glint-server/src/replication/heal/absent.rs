@@ -24,7 +24,7 @@
 //! - No member is taken out for an object of which the file is gone.
 
 use crate::replication::copy::CopyError;
-use crate::replication::order::begins::Begins;
+use crate::replication::order::begins::{Begins, ForwardedChanges};
 use crate::replication::rows::Told;
 use crate::replication::{Here, PATIENCE, Replication};
 use glint_ost::disk::Disk;
@@ -44,6 +44,7 @@ const ABSENCES_MAX: usize = 4096;
 pub(crate) struct LostCopies {
     absences: Absences,
     pub(in crate::replication) begins: Begins,
+    pub(in crate::replication) forwarded: ForwardedChanges,
 }
 
 /// Objects that members here do not have and others have: by OST, with the version of the row and

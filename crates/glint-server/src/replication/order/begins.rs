@@ -14,6 +14,7 @@
 //!   to have lost the object. A change whose answer is not known from all members, or that was
 //!   tried more than once, or that begins while the object is in doubt, has nobody said so beside
 //!   it.
+//! - A member says of a change that comes once more what it found when that came first.
 //! - A change that finds a lost object is not acknowledged before its member is taken out, to get
 //!   all of the object from the others, or the MDS has said that the file is gone.
 
@@ -21,14 +22,18 @@ use crate::replication::{Here, Replication};
 use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::ObjectId;
-use glint_proto::chain::{Chain, MemberState};
+use glint_proto::chain::{Chain, ChainVersion, MemberState};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Pause before the MDS is asked again that does not answer.
 const AGAIN: Duration = Duration::from_millis(100);
+/// Forwarded changes that are remembered, with those that were given up.
+const FORWARDED_MAX: usize = 1 << 14;
 
 /// Changes of objects that heads here have under way, and at which members they have found nothing.
 #[derive(Default)]
@@ -58,6 +63,36 @@ pub(super) struct Beginning<'a> {
     number: u64,
     /// All members have said at their first change whether they had any bytes.
     is_sure: bool,
+}
+
+/// A change that a head forwards to a member here: the OST, and its number by a row.
+type ForwardedChange = (u16, ChainVersion, u64);
+
+/// What changes that heads forward find at members here, until they are answered. One that comes
+/// once more, because the connection was lost meanwhile, says what it found first.
+#[derive(Default)]
+pub(crate) struct ForwardedChanges(Mutex<HashMap<ForwardedChange, Arc<AtomicBool>>>);
+
+impl ForwardedChanges {
+    /// Whether the object of a change was empty before it, which is to be found out.
+    pub(super) fn enter(&self, change: ForwardedChange) -> Arc<AtomicBool> {
+        let (_, _, sequence) = change;
+        if sequence == 0 {
+            // It is no change that the head has just ordered.
+            return Arc::default();
+        }
+        let mut all = self.0.lock();
+        if all.len() >= FORWARDED_MAX {
+            // Most will not come again.
+            all.clear();
+        }
+        all.entry(change).or_default().clone()
+    }
+
+    /// A change is answered, and the answer is kept.
+    pub(super) fn end(&self, change: ForwardedChange) {
+        self.0.lock().remove(&change);
+    }
 }
 
 impl Begins {
@@ -177,7 +212,7 @@ mod tests {
     use glint_proto::chain::{Destination, Touched};
     use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, OstReply, OstRequest};
     use std::pin::pin;
-    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 
@@ -237,6 +272,17 @@ mod tests {
         }
         drop(change);
         assert!(begins.objects.lock().is_empty());
+    }
+
+    #[test]
+    fn a_change_that_comes_once_more_says_what_it_found_first() {
+        let forwarded = ForwardedChanges::default();
+        let chain = World::new(&[MemberState::Serving; 2]).version();
+        let enter = |sequence| forwarded.enter((1, chain, sequence));
+        enter(7).store(true, Ordering::Release);
+        assert!(enter(7).load(Ordering::Acquire) && !enter(8).load(Ordering::Acquire));
+        forwarded.end((1, chain, 7));
+        assert!(!enter(7).load(Ordering::Acquire));
     }
 
     /// Three members, of which one has lost an object of a file, and the first has taken over.

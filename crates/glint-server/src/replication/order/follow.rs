@@ -74,14 +74,17 @@ impl Replication {
             // Of what the head has found to be in doubt.
             self.pending.sync_for_request().await?;
         }
+        let change = (to.ost, chain, forward.sequence);
+        let was_empty = self.lost.forwarded.enter(change);
         let served = self.served();
-        let made = self.change_at_member(here, client, member, request, data.bulk()).await;
-        let (mut answer, was_empty) = made;
+        let made = self.change_at_member(here, client, member, request, data.bulk(), &was_empty);
+        let mut answer = made.await;
         if forward.sequence == 0 && request.is_write() && answer.reply.is_ok() {
             answer.reply = Ok(OstReply::Given { beside_users: served.is_any_until(self.served()) });
         }
         // A part of a change that fails may be made.
         self.note_pending(&entered.row, parts(&request, data, touched)).await?;
-        Ok(told((answer, was_empty), forward))
+        self.lost.forwarded.end(change);
+        Ok(told(answer, &was_empty, forward))
     }
 }

@@ -6,6 +6,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::{Answer, ClientId, Errno, FsResult, OstReply, OstRequest};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often a member that does not know the row is told it before the request is tried anew.
@@ -19,12 +20,13 @@ pub(super) fn patience(request: &OstRequest) -> Duration {
     }
 }
 
-/// The answer of a member to the head, with whether it has changed an object that had no bytes before.
+/// The answer of a member to the head, which is told if the object had no bytes before the change.
 pub(super) fn told(
-    (answer, was_empty): (Answer<OstReply>, bool),
+    answer: Answer<OstReply>,
+    was_empty: &AtomicBool,
     forward: Forward,
 ) -> Answer<OstReply> {
-    let is_told = was_empty && forward.sequence > 0;
+    let is_told = forward.sequence > 0 && was_empty.load(Ordering::Acquire);
     let reply = answer.reply.map(|reply| if is_told { OstReply::WasEmpty } else { reply });
     Answer { reply, ..answer }
 }
@@ -45,9 +47,10 @@ impl Replication {
         let made = async {
             if here.index(member).is_some() {
                 let _entered = self.rows.enter(chain)?;
+                let (to, was_empty) = ((member, row), Arc::default());
                 let made =
-                    self.change_at_member(here, client, (member, row), request, data.bulk()).await;
-                return told(made, forward).reply;
+                    self.change_at_member(here, client, to, request, data.bulk(), &was_empty);
+                return told(made.await, &was_empty, forward).reply;
             }
             for tellings in 0..=TELLINGS {
                 let peers = self.peers()?;
