@@ -31,7 +31,7 @@ const OUTAGE: Duration = Duration::from_secs(3);
 const CALM: Duration = Duration::from_secs(3);
 /// How long a server that has lost its power is left alone, until clients have written again
 /// what it lost.
-const REPLAYED: Duration = Duration::from_secs(20);
+pub(crate) const REPLAYED: Duration = Duration::from_secs(20);
 /// From when on a server may be given up.
 const UNHEARD: Duration = Duration::from_millis(MEMBER_LOST_MS);
 /// How long the server with the MDS stands still, at most.
@@ -61,6 +61,9 @@ impl Run {
         let fates = if is_recovering { FATES - FATES_OF_DISKS } else { self.fates };
         if self.layout.replicas > 1 && self.executor.one_in(4) {
             return self.fell_a_head().await;
+        }
+        if self.layout.replicas > 1 && self.fates < FATES && self.executor.one_in(16) {
+            return self.remove_an_object().await;
         }
         match self.executor.below(fates) {
             0 => self.restart(host, false).await,
@@ -99,7 +102,7 @@ impl Run {
     }
 
     /// Whether a server may be out of reach now.
-    fn begins_outage(&self) -> bool {
+    pub(crate) fn begins_outage(&self) -> bool {
         let now = self.executor.now();
         let may = now >= self.calm_until.get();
         if may {

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
          power, {} failed disks, {} dead and {} cut off clients, {} \
-         heads felled, {} OSTs given up; next {:016x}",
+         heads felled, {} OSTs given up, {} objects removed; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -105,6 +105,7 @@ fn main() -> ExitCode {
         total.cut_off_clients,
         total.felled_heads,
         total.given_up,
+        total.removed,
         total.next
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

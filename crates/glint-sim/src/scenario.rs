@@ -49,6 +49,8 @@ pub struct Outcome {
     pub felled_heads: u64,
     /// OSTs that were given up, and came back.
     pub given_up: u64,
+    /// Objects whose files were removed from one member.
+    pub removed: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
     /// Next decision of the seed: equal if two runs were equal.
@@ -490,6 +492,7 @@ impl Outcome {
         self.cut_off_clients += other.cut_off_clients;
         self.felled_heads += other.felled_heads;
         self.given_up += other.given_up;
+        self.removed += other.removed;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);
     }

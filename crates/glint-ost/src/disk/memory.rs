@@ -233,6 +233,14 @@ impl MemoryDisk {
         state.files.values_mut().for_each(|file| file.lose_power(decide));
     }
 
+    /// A file is removed behind the server's back, for good: who has it open keeps it.
+    pub fn take_away(&self, path: &str) {
+        let mut state = self.0.lock();
+        state.names.remove(path);
+        state.synced_names.remove(path);
+        state.renamed.retain(|(renamed, _)| renamed != path);
+    }
+
     /// All names.
     pub fn paths(&self) -> Vec<String> {
         self.0.lock().names.keys().cloned().collect()

@@ -162,7 +162,7 @@ impl Watched {
 }
 
 /// Reads an object at a member; `None` if that does not answer, or may not.
-async fn read(
+pub(super) async fn read(
     executor: &Rc<Executor>,
     probe: &Cluster<Remote>,
     to: Destination,

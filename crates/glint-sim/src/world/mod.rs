@@ -7,3 +7,4 @@ pub(crate) mod hosts;
 pub(crate) mod network;
 pub(crate) mod peers;
 pub(crate) mod records;
+pub(crate) mod removed;
