@@ -14,6 +14,7 @@ mod follow;
 mod forward;
 pub(super) mod ranges;
 pub(super) mod size_limits;
+pub(super) mod synced;
 
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
@@ -34,6 +35,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use synced::is_one_synced;
 
 /// Outcome of one attempt to make a change by one row.
 enum Attempt {
@@ -216,6 +218,14 @@ impl Replication {
                     return Ok(Attempt::Again);
                 }
             }
+        }
+        if let Some(touched) = touched
+            && own.reply.is_ok()
+            && own_was_empty.is_none()
+            && is_one_synced(row, &empty_at)
+            && !Box::pin(self.unless_begun_in_synced(here, row, touched.object, &empty_at)).await
+        {
+            return Ok(Attempt::Again);
         }
         if own.reply == Err(Errno::EREMCHG) {
             return Ok(Attempt::Again);

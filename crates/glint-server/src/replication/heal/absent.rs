@@ -25,6 +25,7 @@
 
 use crate::replication::copy::CopyError;
 use crate::replication::order::begins::{Begins, ForwardedChanges};
+use crate::replication::order::synced::LateFinds;
 use crate::replication::rows::Told;
 use crate::replication::{Here, PATIENCE, Replication};
 use glint_ost::disk::Disk;
@@ -45,6 +46,7 @@ pub(crate) struct LostCopies {
     absences: Absences,
     pub(in crate::replication) begins: Begins,
     pub(in crate::replication) forwarded: ForwardedChanges,
+    pub(in crate::replication) late: LateFinds,
 }
 
 /// Objects that members here do not have and others have: by OST, with the version of the row and

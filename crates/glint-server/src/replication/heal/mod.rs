@@ -88,8 +88,12 @@ impl Replication {
         let syncing = row.members.iter().find(|m| m.state == MemberState::Syncing);
         let (Some(head), Some(member)) = (head, syncing) else { return false };
         let chain = ChainVersion { target, version: row.version };
+        let key = (target, member.ost);
+        self.lost.late.begin(key);
         let healed = self.heal_some(here, (head, &row), member.ost);
-        match self.unless_newer(chain, healed).await {
+        let healed = self.unless_newer(chain, healed).await;
+        self.take_out_late(here, key, self.lost.late.end(key)).await;
+        match healed {
             Ok(more) => more,
             // The next look finds the new row, or a way to the others.
             Err(Errno::EREMCHG) => false,
@@ -202,6 +206,10 @@ impl Replication {
         }
         self.give_index(here, chain, row, member).await?;
         self.commit_at(here, chain, member).await?;
+        // What a change finds after this is looked at when the member serves.
+        if !self.pending.is_empty(key) {
+            return Ok(true);
+        }
         let now = self.peers()?.tell(chain, member, MemberEvent::Synced).await?;
         self.adopt(here, &now);
         tracing::info!(chain = %row.id, ost = member, "a member has everything again");

@@ -329,6 +329,24 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_has_lost_an_object_and_is_synced_gets_all_of_it() {
+        let world = World::new(&[MemberState::Serving, MemberState::Serving, MemberState::Syncing]);
+        world.files.lock().insert(OBJECT);
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, b"good"));
+        block_on(world.server(0).take_over(world.here(0)));
+        write_end(&world, 0).unwrap();
+        assert_eq!(world.read(2, OBJECT, 0, 9), b"\0\0\0\0!");
+        let key = (world.version().target, 2);
+        for ost in [0, 1] {
+            let lacks = world.server(ost).pending.list(key);
+            assert!(lacks.contains(&Touched::whole(OBJECT)), "OST {ost}: {lacks:?}");
+        }
+        (0..10).for_each(|_| _ = block_on(world.server(0).heal(world.here(0))));
+        assert_eq!(world.row().readable().count(), 3, "{:?}", world.row());
+        assert_eq!(world.read(2, OBJECT, 0, 9), b"good!");
+    }
+
+    #[test]
     fn nobody_is_taken_out_for_a_new_object_or_that_of_a_file_that_is_gone() {
         let world = lost_by(None);
         write_end(&world, 0).unwrap();
