@@ -12,15 +12,15 @@ pub(super) mod begins;
 pub(super) mod changed;
 mod follow;
 mod forward;
+pub(super) mod lacking;
 pub(super) mod ranges;
 pub(super) mod size_limits;
-pub(super) mod synced;
 
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
 use super::touched::UNNUMBERED;
 use super::{Here, Replication};
-use begins::{Beginning, are_some};
+use begins::{Beginning, BegunObject, are_some};
 use changed::{Data, parts, touched};
 use forward::patience;
 use futures_util::future::{Either, join, join_all, select};
@@ -29,13 +29,13 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Forward, MemberEvent, Touched};
 use glint_proto::{Answer, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span, event, traced};
+use lacking::is_one_synced;
 use ranges::RangeTurn;
 use size_limits::is_of_request;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use synced::is_one_synced;
 
 /// Outcome of one attempt to make a change by one row.
 enum Attempt {
@@ -58,6 +58,8 @@ struct UnderWay<'a> {
     is_decided: bool,
     /// If it changes an object: what it finds of that before.
     beginning: Option<Beginning<'a>>,
+    /// Members that had nothing of the object, and may have lost what the head has.
+    may_lack: Vec<u16>,
 }
 
 impl Drop for UnderWay<'_> {
@@ -103,6 +105,7 @@ impl Replication {
             numbers: Vec::new(),
             is_decided: true,
             beginning: touched.map(|touched| self.lost.begins.enter(touched.object)),
+            may_lack: Vec::new(),
         };
         loop {
             if entered.row.head() != Some(ost) || !entered.is_active {
@@ -126,6 +129,15 @@ impl Replication {
             match self.unless_out((chain.target, ost), attempt).await? {
                 Attempt::Done(answer) => {
                     under_way.is_decided = true;
+                    let may_lack = std::mem::take(&mut under_way.may_lack);
+                    if let Some(touched) = touched.filter(|_| !may_lack.is_empty()) {
+                        // Others wait for its end that have turns.
+                        under_way.beginning = None;
+                        drop(turn);
+                        let head = (ost, &*entered.row);
+                        // Apart from the state of each change.
+                        Box::pin(self.give_whole(here, head, touched.object, &may_lack)).await;
+                    }
                     return Ok(answer);
                 }
                 Attempt::Failed(answer) => {
@@ -207,17 +219,25 @@ impl Replication {
         let told = others.iter().zip(&made).filter(|(_, told)| **told == Ok(OstReply::WasEmpty));
         let own_was_empty = was_empty.load(Ordering::Acquire).then_some(ost);
         let empty_at: Vec<u16> = told.map(|(member, _)| *member).chain(own_was_empty).collect();
+        // What the head has they may have lost.
+        let mut may_lack = own.reply.is_ok() && own_was_empty.is_none();
         if let Some(beginning) = &mut under_way.beginning {
             beginning.note(empty_at.iter().copied());
             if may_be_sure && own.reply.is_ok() && made.iter().all(Result::is_ok) {
                 beginning.is_known_of_all();
-                // Apart from the state of each change.
-                if are_some(row, |member| empty_at.contains(&member))
-                    && !Box::pin(self.unless_begun_in_part(here, head, beginning)).await
-                {
-                    return Ok(Attempt::Again);
+                if are_some(row, |member| empty_at.contains(&member)) {
+                    // Apart from the state of each change.
+                    match Box::pin(self.unless_begun_in_part(here, head, beginning)).await {
+                        BegunObject::Whole => may_lack = false,
+                        BegunObject::Lost => return Ok(Attempt::Again),
+                        BegunObject::Unknown => {}
+                    }
                 }
             }
+        }
+        if may_lack {
+            let serve = |member: &u16| row.readable().any(|other| other == *member);
+            under_way.may_lack.extend(empty_at.iter().copied().filter(serve));
         }
         if let Some(touched) = touched
             && own.reply.is_ok()

@@ -25,7 +25,7 @@
 
 use crate::replication::copy::CopyError;
 use crate::replication::order::begins::{Begins, ForwardedChanges};
-use crate::replication::order::synced::LateFinds;
+use crate::replication::order::lacking::LateFinds;
 use crate::replication::rows::Told;
 use crate::replication::{Here, PATIENCE, Replication};
 use glint_ost::disk::Disk;

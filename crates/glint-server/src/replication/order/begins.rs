@@ -13,7 +13,7 @@
 //! - Where every member made its first bytes by changes that are looked at together, none is said
 //!   to have lost the object. A change whose answer is not known from all members, or that was
 //!   tried more than once, or that begins while the object is in doubt, has nobody said so beside
-//!   it.
+//!   it. Whoever may have lost it is given all of it then ([`lacking`](super::lacking)).
 //! - A member says of a change that comes once more what it found when that came first.
 //! - A change that finds a lost object is not acknowledged before its member is taken out, to get
 //!   all of the object from the others, or the MDS has said that the file is gone.
@@ -127,8 +127,8 @@ impl Beginning<'_> {
     }
 
     /// Waits for changes that began before now, and returns at which members the object was empty
-    /// before all of them; none if that is not known.
-    async fn empty_at(&self) -> BTreeSet<u16> {
+    /// before all of them; `None` if that is not known.
+    async fn empty_at(&self) -> Option<BTreeSet<u16>> {
         let limit = self.with(|its| {
             its.under_way.remove(&self.number);
             its.next
@@ -138,7 +138,7 @@ impl Beginning<'_> {
             self.with(|its| {
                 let is_over = its.under_way.range(..limit).next().is_none();
                 let is_known = !its.is_unsure && self.is_sure;
-                is_over.then(|| if is_known { its.empty_at.clone() } else { BTreeSet::new() })
+                is_over.then(|| is_known.then(|| its.empty_at.clone()))
             })
         };
         self.of.ended.until(are_over).await
@@ -167,19 +167,30 @@ pub(super) fn are_some(row: &Chain, empty_at: impl Fn(u16) -> bool) -> bool {
     empty > 0 && empty < row.readable().count()
 }
 
+/// What became of an object that a change has found empty at some members only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BegunObject {
+    /// Nobody has lost it: changes that came at once have found it empty elsewhere, or its file is
+    /// gone.
+    Whole,
+    /// Who had lost it is taken out.
+    Lost,
+    /// Some changes that came at once are not known of all members.
+    Unknown,
+}
+
 impl Replication {
     /// A change was made by all members, and has found its object empty at some of them only. Has
-    /// those taken out that have lost it, which ends what their head does: returns whether there
-    /// are none.
+    /// those taken out that have lost it, which ends what their head does.
     pub(super) async fn unless_begun_in_part<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         beginning: &Beginning<'_>,
-    ) -> bool {
-        let empty_at = beginning.empty_at().await;
+    ) -> BegunObject {
+        let Some(empty_at) = beginning.empty_at().await else { return BegunObject::Unknown };
         if !are_some(row, |member| empty_at.contains(&member)) {
-            return true;
+            return BegunObject::Whole;
         }
         // The head comes last: nothing is done here any more once it is out.
         let others = row.readable().filter(|member| *member != head);
@@ -192,14 +203,14 @@ impl Replication {
             while serves() {
                 if self.is_lost_by(here, (member, row), beginning.object).await.is_ok() {
                     // The file is gone.
-                    return true;
+                    return BegunObject::Whole;
                 }
                 if serves() {
                     host::sleep(AGAIN).await;
                 }
             }
         }
-        false
+        BegunObject::Lost
     }
 }
 
@@ -207,6 +218,7 @@ impl Replication {
 mod tests {
     use super::*;
     use crate::replication::tests::World;
+    use crate::replication::touched::UNNUMBERED;
     use futures_lite::future::{block_on, poll_once, yield_now};
     use futures_util::future::join_all;
     use glint_proto::chain::{Destination, Touched};
@@ -247,7 +259,7 @@ mod tests {
                     if !are_some(row, is_empty) {
                         return false;
                     }
-                    let empty_at = change.empty_at().await;
+                    let empty_at = change.empty_at().await.unwrap();
                     are_some(row, |member| empty_at.contains(&member))
                 }
             });
@@ -268,7 +280,7 @@ mod tests {
             assert!(block_on(poll_once(waits.as_mut())).is_none());
             let _later = begins.enter(OBJECT);
             drop(other);
-            assert_eq!(block_on(waits), BTreeSet::new());
+            assert_eq!(block_on(waits), None);
         }
         drop(change);
         assert!(begins.objects.lock().is_empty());
@@ -344,6 +356,22 @@ mod tests {
         (0..10).for_each(|_| _ = block_on(world.server(0).heal(world.here(0))));
         assert_eq!(world.row().readable().count(), 3, "{:?}", world.row());
         assert_eq!(world.read(2, OBJECT, 0, 9), b"good!");
+    }
+
+    #[test]
+    fn a_member_that_may_have_lost_an_object_in_doubt_gets_all_of_it_with_the_change() {
+        let world = World::new(&[MemberState::Serving; 3]);
+        world.files.lock().insert(OBJECT);
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, b"good"));
+        let (key, end) =
+            ((world.version().target, 0), Touched { object: OBJECT, start: 4, end: 5 });
+        block_on(world.server(0).recent.touch(key, end, UNNUMBERED)).unwrap();
+        block_on(world.server(0).take_over(world.here(0)));
+        write_end(&world, 0).unwrap();
+        assert_eq!(world.row().readable().count(), 3, "{:?}", world.row());
+        for ost in 0..3 {
+            assert_eq!(world.read(ost, OBJECT, 0, 9), b"good!", "OST {ost}");
+        }
     }
 
     #[test]

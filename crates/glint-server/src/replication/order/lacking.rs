@@ -1,10 +1,15 @@
-//! Changes of objects that a member which is synced has lost.
+//! Objects of which members have made a change, and had nothing before that the head had: they may
+//! have lost them.
 //!
-//! Heal gives a member what it lacks as others know it, and nobody else knows of a lost object. A
-//! change makes it anew there, with a hole in the place of the rest, and the member would serve with
-//! that. So where a change finds the object empty at a member that is synced, and not at the head,
-//! heal is to give it whole: if it was not there because heal has not come to it yet, that costs a
-//! little. The member may begin to serve just then: it is taken out again ([`LateFinds`]).
+//! Where [`begins`](super::begins) says for sure that a member which serves has lost one, that is
+//! taken out. Where it cannot tell that from a new object of which the member lacked the begin, the
+//! head gives it the whole object before the change is acknowledged.
+//!
+//! Heal gives a member that is synced what it lacks as others know it, and nobody else knows of a
+//! lost object. A change makes it anew there, with a hole in the place of the rest, and the member
+//! would serve with that: so heal is to give it whole. If it was not there because heal has not come
+//! to it yet, that costs a little. The member may begin to serve just then: it is taken out again
+//! ([`LateFinds`]).
 
 use crate::replication::touched::{Key, UNNUMBERED};
 use crate::replication::{CopyFault, Here, Replication};
@@ -14,8 +19,8 @@ use glint_proto::chain::{Chain, MemberState, Touched};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// Objects that changes have found lost at members while heal makes a step that may end with that the
-/// member serves.
+/// Objects that changes have found lost at members, each while heal makes a step after which the
+/// member may serve.
 #[derive(Default)]
 pub(crate) struct LateFinds(Mutex<HashMap<Key, Vec<ObjectId>>>);
 
@@ -48,9 +53,31 @@ fn synced<'a>(row: &'a Chain, members: &'a [u16]) -> impl Iterator<Item = u16> +
 }
 
 impl Replication {
+    /// These members may have lost an object, which the head has: gives it to those that serve,
+    /// and has heal give it to others.
+    pub(super) async fn give_whole<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        object: ObjectId,
+        members: &[u16],
+    ) {
+        let whole = [Touched::whole(object)];
+        for member in members.iter().copied() {
+            if row.readable().any(|other| other == member)
+                && self.copy(here, (head, row), member, (object, &whole), None).await.is_ok()
+            {
+                continue;
+            }
+            let key = (row.id.target(), member);
+            self.pending.note(key, whole.iter().copied(), UNNUMBERED);
+            self.take_out_late(here, key, vec![object]).await;
+        }
+    }
+
     /// A change was made by the head, which had something of its object, and by these members, which
-    /// had nothing of it. Has heal give all of it to those that are synced. Returns whether the chain
-    /// is the same still.
+    /// had nothing of it. Has heal give all of it to those that are synced. Returns whether the
+    /// chain is the same still.
     pub(super) async fn unless_begun_in_synced<D: Disk>(
         &self,
         here: Here<'_, D>,
