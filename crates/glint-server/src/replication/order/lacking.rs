@@ -7,9 +7,9 @@
 //!
 //! Heal gives a member that is synced what it lacks as others know it, and nobody else knows of a
 //! lost object. A change makes it anew there, with a hole in the place of the rest, and the member
-//! would serve with that: so heal is to give it whole. If it was not there because heal has not come
-//! to it yet, that costs a little. The member may begin to serve just then: it is taken out again
-//! ([`LateFinds`]).
+//! would serve with that: so heal is to give it whole. If it was not there because heal has not
+//! come to it yet, that costs a little. The member may begin to serve just then: it is taken out
+//! again ([`LateFinds`]).
 
 use crate::replication::touched::{Key, UNNUMBERED};
 use crate::replication::{CopyFault, Here, Replication};
@@ -75,9 +75,9 @@ impl Replication {
         }
     }
 
-    /// A change was made by the head, which had something of its object, and by these members, which
-    /// had nothing of it. Has heal give all of it to those that are synced. Returns whether the
-    /// chain is the same still.
+    /// A change was made by the head, which had something of its object, and by these members,
+    /// which had nothing of it. Has heal give all of it to those that are synced. Returns whether
+    /// the chain is the same still.
     pub(super) async fn unless_begun_in_synced<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -103,8 +103,8 @@ impl Replication {
         true
     }
 
-    /// A member may serve by now, and these objects were found lost there before that. If it does, it
-    /// is taken out, to get all of them.
+    /// A member may serve by now, and these objects were found lost there before that. If it does,
+    /// it is taken out, to get all of them.
     pub(in crate::replication) async fn take_out_late<D: Disk>(
         &self,
         here: Here<'_, D>,
