@@ -359,6 +359,26 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_serves_before_heal_has_heard_of_a_lost_object_is_taken_out_again() {
+        let world = World::new(&[MemberState::Serving, MemberState::Serving, MemberState::Syncing]);
+        world.files.lock().insert(OBJECT);
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, b"good"));
+        let (head, key) = (world.server(0), (world.version().target, 2));
+        block_on(head.take_over(world.here(0)));
+        head.lost.late.begin(key);
+        write_end(&world, 0).unwrap();
+        world.next_row(|row| row.members[2].state = MemberState::Serving);
+        assert!(head.pending.list(key).is_empty());
+        let found = head.lost.late.end(key);
+        assert_eq!(found, [OBJECT]);
+        block_on(head.take_out_late(world.here(0), key, found));
+        assert!(world.row().readable().eq([0, 1]), "{:?}", world.row());
+        let lacks = head.pending.list(key);
+        assert!(lacks.contains(&Touched::whole(OBJECT)), "{lacks:?}");
+        assert!(head.lost.late.end(key).is_empty());
+    }
+
+    #[test]
     fn a_member_that_may_have_lost_an_object_in_doubt_gets_all_of_it_with_the_change() {
         let world = World::new(&[MemberState::Serving; 3]);
         world.files.lock().insert(OBJECT);

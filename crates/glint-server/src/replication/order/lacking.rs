@@ -88,6 +88,9 @@ impl Replication {
         let whole = Touched::whole(object);
         for member in synced(row, empty_at) {
             let key = (row.id.target(), member);
+            if self.pending.parts_of(key, object).contains(&whole) {
+                continue;
+            }
             // Whatever the row is by now: made once more, the change finds nothing.
             self.pending.note(key, std::iter::once(whole), UNNUMBERED);
             self.lost.late.note(key, object);
