@@ -383,3 +383,18 @@ fn an_object_that_cannot_be_opened_holds_up_no_other_and_is_sealed_later() {
     settle().unwrap();
     assert!(store.check(OBJECT).unwrap().is_some());
 }
+
+#[test]
+fn a_file_that_was_taken_away_does_not_come_back_with_a_loss_of_power() {
+    for decision in [0, 1] {
+        let disk = MemoryDisk::default();
+        disk.create("00/a").unwrap();
+        disk.sync_all().unwrap();
+        let open = disk.create("00/b").unwrap();
+        ["00/a", "00/b"].into_iter().for_each(|path| disk.take_away(path));
+        assert_eq!(open.write(b"b", 0), Ok(1));
+        assert!(disk.paths().is_empty());
+        disk.lose_power(&mut |_| decision);
+        assert!(disk.paths().is_empty());
+    }
+}
