@@ -2,10 +2,12 @@
 //! they are used.
 //!
 //! Invariants:
-//! - What seems wrong is told only if it is the same at a second look, some seconds later: the
-//!   objects that OSTs have, and where the MDS says that they are to be, asked before and after
-//!   these, by the same version of the chain's row. An OST that has not made a change in that time
-//!   is no member that serves any more.
+//! - What seems wrong is told only if it is the same at each of some later looks: the objects that
+//!   OSTs have, and where the MDS says that they are to be, asked before and after these, by the
+//!   same version of the chain's row. An OST that has not made a change in that time is no member
+//!   that serves any more. One look is not enough: a file that is cut off and written anew all the
+//!   time, as the journal of a database, may be seen in the same two states twice.
+//! - An OST that does not answer is left out from then on, and nothing is told of it.
 //! - A file may have holes: that no OST has an object says nothing. Nor does a member that lags
 //!   behind.
 //! - No more is kept than a page for each OST, and what seems wrong.
@@ -17,19 +19,25 @@ use crate::target::Target;
 use glint_ost::list_order;
 use glint_proto::chain::MemberState;
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespaceQuery, ObjectUse, StoredFact};
+use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact};
 use glint_proto::{FsResult, ObjectId};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::time::Duration;
 
-/// Time before the second look. An OST whose disk keeps a change for longer is taken for one that
-/// stands still.
-const SETTLED: Duration = Duration::from_secs(5);
+/// Milliseconds before each of the later looks. An OST whose disk keeps a change for longer than the
+/// first is taken for one that stands still. They differ, for changes that come at a steady pace; and
+/// they are so many because two states that are there half of the time each are seen at one of four
+/// looks: at all of them, of 200 000 such objects at one.
+const PAUSES_MS: [u64; 8] = [5_000, 210, 340, 130, 550, 270, 890, 430];
 /// Objects that are looked at again at once: an OST is asked about all of them, and its disk is
 /// perhaps slow.
-const LOOKS: usize = 256;
+const LOOKS: usize = 64;
+/// How often an OST is asked: it may be slow, or its server is started again.
+const TRIES: usize = 3;
+/// Time between two of them.
+const RETRY: Duration = Duration::from_secs(1);
 /// Objects that seem wrong after which no others are looked for.
 const DOUBTS_MAX: usize = 1 << 16;
 
@@ -42,6 +50,8 @@ struct OstList {
     source: NamespaceSource,
     ahead: VecDeque<StoredFact>,
     next: Option<NamespaceQuery>,
+    /// Why it is left out.
+    failure: Option<String>,
 }
 
 /// An object that seems wrong until it was looked at again.
@@ -103,10 +113,53 @@ impl ObjectDoubt {
         found
     }
 
-    /// Whether it is so after the second look, before and after which the object was to be there.
+    /// Whether it is so at a later look, before and after which the object was to be there.
     fn is_confirmed(&self, before: &ObjectUse, sizes: &Sizes, after: &ObjectUse) -> bool {
         self.used == *before && self.sizes == *sizes && before == after
     }
+}
+
+impl OstList {
+    /// Asks the OST. `None` if it does not answer, and is left out.
+    fn ask(
+        &mut self,
+        query: &NamespaceQuery,
+        check: &OnlineCheck,
+    ) -> Result<Option<NamespacePage>, Box<dyn Error>> {
+        for left in (0..TRIES).rev() {
+            check.unless_ended()?;
+            match self.source.page(query.clone()) {
+                Ok(page) => return Ok(Some(page)),
+                Err(_) if left > 0 => check.pause(RETRY)?,
+                Err(why) => self.leave_out(why),
+            }
+        }
+        Ok(None)
+    }
+
+    fn leave_out(&mut self, why: String) {
+        self.ahead.clear();
+        self.next = None;
+        self.failure = Some(format!("OST {}: {why}", self.ost));
+    }
+
+    /// Reads a page if nothing is left of the one before.
+    fn read_on(&mut self, check: &OnlineCheck) -> Result<(), Box<dyn Error>> {
+        while self.ahead.is_empty()
+            && let Some(query) = self.next.take()
+        {
+            if let Some(page) = self.ask(&query, check)? {
+                self.ahead.extend(page.stored);
+                self.next = page.next;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// OSTs that were asked and have answered.
+fn asked(lists: &[OstList]) -> BTreeSet<u16> {
+    lists.iter().filter(|list| list.failure.is_none()).map(|list| list.ost).collect()
 }
 
 /// The objects that are next in the order of all lists, as far as these were read, and so many at
@@ -151,7 +204,8 @@ fn lists_of(target: &Target) -> Result<(Vec<OstList>, Vec<String>), Box<dyn Erro
                 for ost in osts {
                     let source = NamespaceSource::of(&server.target)?;
                     let next = Some(NamespaceQuery::Stored { ost, after: None });
-                    lists.push(OstList { ost, source, ahead: VecDeque::new(), next });
+                    let ahead = VecDeque::new();
+                    lists.push(OstList { ost, source, ahead, next, failure: None });
                 }
             }
             Err(error) => failed.push(error),
@@ -163,47 +217,47 @@ fn lists_of(target: &Target) -> Result<(Vec<OstList>, Vec<String>), Box<dyn Erro
 impl OnlineCheck {
     /// Compares all objects. An error if some could not be.
     pub(super) fn compare_objects(&mut self, target: &Target) -> Result<(), Box<dyn Error>> {
-        let (mut lists, failed) = lists_of(target)?;
-        let asked: BTreeSet<u16> = lists.iter().map(|list| list.ost).collect();
-        let mut doubts = Vec::new();
+        let (mut lists, mut failed) = lists_of(target)?;
+        let mut doubts: Vec<ObjectDoubt> = Vec::new();
         loop {
             for list in &mut lists {
-                self.read_on(list)?;
+                list.read_on(self)?;
             }
             let some = merged(&mut lists, CHECKED_RECORDS_MAX);
             if some.is_empty() && lists.iter().all(|list| list.next.is_none()) {
                 break;
             }
-            doubts.extend(self.doubts_of(some, &asked)?);
+            doubts.extend(self.doubts_of(some, &asked(&lists))?);
             if doubts.len() > DOUBTS_MAX {
                 break;
             }
         }
         let are_all = doubts.len() <= DOUBTS_MAX;
-        if !doubts.is_empty() {
-            self.pause(SETTLED)?;
+        for pause_ms in PAUSES_MS {
+            if doubts.is_empty() {
+                break;
+            }
+            let count = doubts.len();
+            self.progress.tell(|| format!("{count} objects seem wrong, looking at them again"));
+            self.pause(Duration::from_millis(pause_ms))?;
+            let mut still: Vec<ObjectDoubt> = Vec::new();
+            for some in doubts.chunks(LOOKS) {
+                still.extend(self.look_again(&mut lists, some)?);
+            }
+            doubts = still;
+            // A change that passes by all of them as they are asked is seen otherwise then.
+            lists.reverse();
         }
-        for some in doubts.chunks(LOOKS) {
-            self.look_again(&lists, some, &asked)?;
-        }
+        let asked = asked(&lists);
+        self.found.findings.extend(doubts.iter().flat_map(|doubt| doubt.findings(&asked)));
+        failed.extend(lists.into_iter().filter_map(|list| list.failure));
         match failed.is_empty() {
-            _ if !are_all => Err("more is wrong than is looked at twice; the rest was left".into()),
+            _ if !are_all => {
+                Err(format!("more than {DOUBTS_MAX} objects seem wrong; others were left").into())
+            }
             true => Ok(()),
             false => Err(format!("objects were not compared: {}", failed.join("; ")).into()),
         }
-    }
-
-    /// Reads a page of a list of which nothing is left.
-    fn read_on(&mut self, list: &mut OstList) -> Result<(), Box<dyn Error>> {
-        while list.ahead.is_empty()
-            && let Some(query) = list.next.take()
-        {
-            let page = list.source.page(query)?;
-            list.ahead.extend(page.stored);
-            list.next = page.next;
-            self.unless_ended()?;
-        }
-        Ok(())
     }
 
     /// Where some objects are to be, in their order.
@@ -233,31 +287,31 @@ impl OnlineCheck {
         Ok(doubts.filter(|doubt| !doubt.findings(asked).is_empty()).collect())
     }
 
-    /// Looks a second time at what seems wrong.
+    /// Looks again at what seems wrong. Returns what still does.
     fn look_again(
-        &mut self,
-        lists: &[OstList],
+        &self,
+        lists: &mut [OstList],
         doubts: &[ObjectDoubt],
-        asked: &BTreeSet<u16>,
-    ) -> Result<(), Box<dyn Error>> {
+    ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
         let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.object).collect();
         let before = self.uses_of(objects.clone())?;
         let mut sizes: HashMap<ObjectId, Sizes> = HashMap::new();
-        for OstList { ost, source, .. } in lists {
-            let query = NamespaceQuery::StoredAgain { ost: *ost, objects: objects.clone() };
-            for fact in source.page(query)?.stored {
-                sizes.entry(fact.object).or_default().insert(*ost, fact.size);
+        for list in lists.iter_mut().filter(|list| list.failure.is_none()) {
+            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects: objects.clone() };
+            let Some(page) = list.ask(&query, self)? else { continue };
+            for fact in page.stored {
+                sizes.entry(fact.object).or_default().insert(list.ost, fact.size);
             }
-            self.unless_ended()?;
         }
         let after = self.uses_of(objects)?;
+        let mut still = Vec::new();
         for ((doubt, before), after) in doubts.iter().zip(&before).zip(&after) {
             let found = sizes.remove(&doubt.object).unwrap_or_default();
             if doubt.is_confirmed(before, &found, after) {
-                self.found.findings.extend(doubt.findings(asked));
+                still.push(doubt.clone());
             }
         }
-        Ok(())
+        Ok(still)
     }
 }
 
@@ -352,7 +406,7 @@ mod tests {
             let next = has_more.then_some(NamespaceQuery::Stored { ost, after: None });
             let source = NamespaceSource::Server(Address::parse("unix:/nosuch"));
             let ahead = inos.iter().map(|ino| fact(*ino)).collect();
-            OstList { ost, source, ahead, next }
+            OstList { ost, source, ahead, next, failure: None }
         };
         // In the order of directories, of which inodes share one.
         let other = 1 << 10;
@@ -370,5 +424,18 @@ mod tests {
         assert_eq!(shown(merged(&mut lists, 100)), [(other, vec![0])]);
         lists[0].next = None;
         assert!(merged(&mut lists, 100).is_empty());
+
+        let mut lists = [list(0, &[1, 2], false), list(1, &[1], true)];
+        lists[1].leave_out("away".into());
+        assert_eq!(shown(merged(&mut lists, 100)), [(1, vec![0]), (2, vec![0])]);
+        assert_eq!(asked(&lists), BTreeSet::from([0]));
+        assert_eq!(lists[1].failure.as_deref(), Some("OST 1: away"));
+    }
+
+    #[test]
+    fn what_is_not_heard_of_any_more_lacks_nothing() {
+        let doubt = doubt(copies(3, &[(2, Serving), (1, Serving)]), &[(2, Ok(5))]);
+        assert_eq!(doubt.findings(&BTreeSet::from([1, 2])).len(), 1);
+        assert!(doubt.findings(&BTreeSet::from([2])).is_empty());
     }
 }
