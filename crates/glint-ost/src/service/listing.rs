@@ -4,8 +4,10 @@
 //! - All OSTs list in one order ([`list_order`]): who compares them keeps a page of each.
 //! - An object that is there all the time is in a page. One that is made or removed meanwhile may
 //!   be.
-//! - A page is bounded in objects, and ends soon; calls of the disk are watched as those of a
-//!   search.
+//! - A page is bounded in objects, and ends soon.
+//! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
+//!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
+//!   would be taken for one that stands still.
 //! - Nobody waits for a list: no object is opened, and no lock is taken.
 
 use crate::disk::{CallKind, Disk, DiskWatch};
@@ -22,7 +24,7 @@ use std::io;
 use std::time::Duration;
 
 /// Objects that a thread looks at before others of the disk have their turn.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 64;
 /// A page that has taken so long ends, however short it is: somebody waits for it.
 const PAGE_TIME: Duration = Duration::from_secs(1);
 
@@ -72,16 +74,19 @@ impl<D: Disk> ObjectStore<D> {
     }
 }
 
+/// How a part of a list is watched as a whole: where no thread waits, that it comes to its turn.
+fn part_kind<D: Disk>() -> CallKind {
+    if D::WAITS { CallKind::Long } else { CallKind::Short }
+}
+
 impl<D: Disk> Ost<D> {
     /// Has the disk look at some objects.
     async fn facts(&self, objects: &[ObjectId]) -> FsResult<Vec<StoredFact>> {
-        // Of each object the call is watched; where no thread waits, that it comes to its turn.
-        let kind = if D::WAITS { CallKind::Long } else { CallKind::Short };
         let mut facts = Vec::new();
         for some in objects.chunks(AT_ONCE) {
             let (some, watch) = (some.to_vec(), self.watch.clone());
             let look = move |store: &ObjectStore<D>| Ok(store.facts_of(&some, &watch));
-            facts.extend(on_its_disk(self, kind, look).await?);
+            facts.extend(on_its_disk(self, part_kind::<D>(), look).await?);
         }
         Ok(facts)
     }
@@ -93,7 +98,7 @@ impl<D: Disk> Ost<D> {
         for directory in after.map_or(0, shard_of)..DIRECTORIES {
             let most = CHECKED_RECORDS_MAX - stored.len();
             let list = move |store: &ObjectStore<D>| store.objects_after(directory, after, most);
-            let objects = on_its_disk(self, CallKind::Short, list).await?;
+            let objects = on_its_disk(self, part_kind::<D>(), list).await?;
             for some in objects.chunks(AT_ONCE) {
                 stored.extend(self.facts(some).await?);
                 if clock::since(begun) > PAGE_TIME {
