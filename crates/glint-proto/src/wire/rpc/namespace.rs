@@ -16,7 +16,7 @@ pub enum NamespaceQuery {
     Again { inodes: Vec<Ino>, entries: Vec<EntryPlace> },
     /// Objects that an OST has, asked of its server: in the order of its list, after this one.
     Stored { ost: u16, after: Option<ObjectId> },
-    /// The second look: those of these objects that it has.
+    /// Another look: those of these objects that it has.
     StoredAgain { ost: u16, objects: Vec<ObjectId> },
     /// What the MDS knows of these objects, in their order.
     Uses(Vec<ObjectId>),
