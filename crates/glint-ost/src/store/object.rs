@@ -374,7 +374,10 @@ impl<F: DiskFile> ObjectFile<F> {
         let seal = self.known_seal()?;
         let read = self.read_sealed(&seal, reading, offset, buffer);
         drop(seal);
-        self.noting(read)
+        match reading {
+            ReadMode::InMemory => read.map_err(noted::without_waiting),
+            ReadMode::Waiting | ReadMode::AddingNone => self.noting(read),
+        }
     }
 
     /// The seal, which is looked at if it was not yet.
