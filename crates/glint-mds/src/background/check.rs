@@ -4,6 +4,7 @@
 //! that no name reaches is given one in `/lost+found-N`.
 
 use crate::error::MdsError;
+use crate::session::sessions::is_of_server;
 use crate::store::keys::{self, Orphan};
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
@@ -112,7 +113,8 @@ pub async fn objects_to_destroy<K: Kv>(kv: &K) -> Result<HashSet<Ino>, MdsError>
 /// How many clients may come back when the file system is served again, and tell of files that they
 /// have made: objects of these may be there already.
 pub async fn clients_to_return<K: Kv>(kv: &K) -> Result<usize, MdsError> {
-    Ok(kv.scan(Keyspace::Session, &[], &[0xff; 9], usize::MAX).await?.len())
+    let sessions = kv.scan(Keyspace::Session, &[], &[0xff; 9], usize::MAX).await?;
+    Ok(sessions.iter().filter(|(_, value)| !is_of_server(value)).count())
 }
 
 impl<K: Kv> Check<'_, K> {

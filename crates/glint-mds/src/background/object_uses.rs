@@ -5,6 +5,7 @@
 
 use crate::error::errno;
 use crate::service::Mds;
+use crate::session::sessions::is_of_server;
 use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
@@ -17,8 +18,10 @@ impl<K: Kv> Mds<K> {
         if objects.len() > CHECKED_RECORDS_MAX {
             return Err(Errno::EINVAL);
         }
-        let session = self.kv.scan(Keyspace::Session, &[], &[0xff; 9], 1).await.map_err(errno)?;
-        let may_be_told = self.is_recovering() || !session.is_empty();
+        let sessions = self.kv.scan(Keyspace::Session, &[], &[0xff; 9], usize::MAX).await;
+        let sessions = sessions.map_err(errno)?;
+        let may_be_told =
+            self.is_recovering() || sessions.iter().any(|(_, value)| !is_of_server(value));
         let mut uses = Vec::with_capacity(objects.len());
         for object in objects {
             let its = self.object_use(*object, own).await?;

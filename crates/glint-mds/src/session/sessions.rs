@@ -144,6 +144,12 @@ pub(crate) fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
     format!("{}\0{}\0{:x}\0{owner}", info.host, info.mount_point, info.session).into_bytes()
 }
 
+/// Whether a session record is that of a server, as a client of the others: it makes no files.
+pub(crate) fn is_of_server(value: &[u8]) -> bool {
+    let mount_point = value.split(|byte| *byte == 0).nth(1);
+    mount_point.is_some_and(|name| name.starts_with(SERVER_MOUNT_POINT.as_bytes()))
+}
+
 fn parse_session(client: ClientId, value: &[u8], heard: Moment) -> Known {
     let text = String::from_utf8_lossy(value);
     let mut parts = text.split('\0');

@@ -6,7 +6,7 @@ use crate::copies::place;
 use crate::support::{ROOT, Tree, planted};
 use futures_lite::future::block_on;
 use glint_kv::{Batch, Keyspace, Kv, Pair};
-use glint_mds::check;
+use glint_mds::{check, clients_to_return};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
 use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse};
 use glint_proto::{FileType, Ino, ObjectId};
@@ -147,6 +147,14 @@ fn objects_are_of_their_files_or_of_nobody() {
     let (nobody, unknown) = (ObjectUse::Nobody, ObjectUse::Unknown);
     let right = [ObjectUse::Alone(0), unknown.clone(), nobody.clone(), nobody];
     assert_eq!(found, right);
+    // A server that is there tells of no file, and a client may.
+    put(&tree, Keyspace::Session, &8u64.to_be_bytes(), b"one\0(copies) one:5641\0a\0");
+    assert_eq!(uses(&[gone]).unwrap(), [ObjectUse::Nobody]);
+    assert_eq!(block_on(clients_to_return(&tree.kv)).unwrap(), 0);
+    put(&tree, Keyspace::Session, &9u64.to_be_bytes(), b"one\0/mnt\0b\0");
+    assert_eq!(uses(&[gone]).unwrap(), [ObjectUse::Unknown]);
+    assert_eq!(block_on(clients_to_return(&tree.kv)).unwrap(), 1);
+    delete(&tree, Keyspace::Session, &9u64.to_be_bytes());
     // They are to be destroyed, all of the file and this one.
     put(&tree, Keyspace::Orphan, &gone.ino.key(), &[0]);
     put(&tree, Keyspace::Orphan, &moved.key(), &[0]);
