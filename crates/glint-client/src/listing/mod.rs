@@ -273,7 +273,8 @@ impl<T: Transport> Client<T> {
         }
         let directory = file.ino;
         let mut entries = self.directories_ahead.take(directory).await?;
-        if !self.cache.has_all(directory, &entries) {
+        // It was learned under locks, which others may have by now.
+        if self.is_suspended() || !self.cache.has_all(directory, &entries) {
             return None;
         }
         glint_telemetry::count(Counter::DirectoriesListedAheadUsed, 1);
