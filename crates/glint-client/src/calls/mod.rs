@@ -377,9 +377,10 @@ impl<T: Transport> Vfs for Client<T> {
             }
             listing.valid.push(valid);
         }
-        self.note_listing(file.ino, is_begin, &listing.entries);
+        let new = file.listed_to.take_new(is_begin, &listing.entries);
+        self.note_listing(file.ino, is_begin, new);
         let page = ListedPage { directory: file.ino, is_begin, was_ahead: false };
-        self.list_next(caller, page, &listing.entries);
+        self.list_next(caller, page, new);
         Ok(listing)
     }
 

@@ -7,6 +7,7 @@ use crate::cache::in_flight::Asked;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
+use crate::listing::ListedTo;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
@@ -105,6 +106,7 @@ impl<T: Transport> Client<T> {
             atime_done: AtomicBool::new(self.parameters.noatime),
             in_pages,
             last_entry: AtomicU64::new(0),
+            listed_to: ListedTo::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
         })

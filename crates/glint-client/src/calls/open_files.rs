@@ -1,6 +1,7 @@
 //! Open files of this client.
 
 use crate::data::read_ahead::ReadAhead;
+use crate::listing::ListedTo;
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::{Mutex, RwLock};
@@ -39,6 +40,8 @@ pub(crate) struct OpenFile {
     pub(crate) in_pages: bool,
     /// Cookie of the last entry of a directory, if a page said that nothing follows it.
     pub(crate) last_entry: AtomicU64,
+    /// How far programs were told of a directory.
+    pub(crate) listed_to: ListedTo,
     pub(crate) ahead: Mutex<ReadAhead>,
     /// The kernel was given the object of the file by this.
     pub(crate) handed_out: AtomicBool,

@@ -29,7 +29,7 @@ use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Entries of listings that nobody has used yet: 2 MiB.
@@ -54,6 +54,22 @@ pub(crate) struct ListedPage {
     pub(crate) is_begin: bool,
     /// It had come ahead.
     pub(crate) was_ahead: bool,
+}
+
+/// How far programs were told of a directory through one handle.
+#[derive(Default)]
+pub(crate) struct ListedTo(AtomicU64);
+
+impl ListedTo {
+    /// The entries of a page that no page before has told of. A page may begin with some that the one
+    /// before had: those for which the kernel had no room.
+    pub(crate) fn take_new<'a>(&self, is_begin: bool, page: &'a [DirEntry]) -> &'a [DirEntry] {
+        let before = if is_begin { 0 } else { self.0.load(Ordering::Relaxed) };
+        let last = page.last().map_or(0, |entry| entry.cookie);
+        self.0.store(before.max(last), Ordering::Relaxed);
+        // They come in the order of cookies.
+        &page[page.partition_point(|entry| entry.cookie <= before)..]
+    }
 }
 
 /// Directories that were listed ahead.
@@ -285,9 +301,10 @@ impl<T: Transport> Client<T> {
         } else if let Some(last) = entries.last() {
             file.note_last_entry(last.cookie);
         }
-        self.note_listing(directory, true, &entries);
+        let new = file.listed_to.take_new(true, &entries);
+        self.note_listing(directory, true, new);
         let page = ListedPage { directory, is_begin: true, was_ahead: true };
-        self.list_next(caller, page, &entries);
+        self.list_next(caller, page, new);
         let valid = entries.iter_mut().map(|entry| self.cache.add_attributes(directory, entry));
         let valid = valid.collect();
         Some(Listing { entries, valid })
@@ -371,6 +388,19 @@ mod tests {
         assert_eq!((page_len(&all, 0), page_len(&all, u32::MAX)), (31, 100));
         all.iter_mut().skip(30).take(4).for_each(|entry| entry.cookie = 31);
         assert_eq!((page_len(&all, 0), page_len(&[], 0)), (34, 0), "one cookie is on one page");
+    }
+
+    #[test]
+    fn entries_for_which_the_kernel_had_no_room_are_noted_once() {
+        let (all, listed_to) = (entries(50), ListedTo::default());
+        let new = |is_begin: bool, page: &[DirEntry]| {
+            listed_to.take_new(is_begin, page).iter().map(|entry| entry.cookie).collect::<Vec<_>>()
+        };
+        assert_eq!(new(true, &all[..30]).len(), 30);
+        assert_eq!(new(false, &all[25..40]), (31..=40).collect::<Vec<_>>());
+        assert_eq!(new(false, &all[10..20]).len(), 0, "a program has gone back");
+        assert_eq!(new(false, &all[38..]), (41..=50).collect::<Vec<_>>());
+        assert_eq!((new(false, &[]).len(), new(true, &all).len()), (0, 50));
     }
 
     #[test]

@@ -430,6 +430,7 @@ mod tests {
             atime_done: AtomicBool::new(false),
             in_pages: false,
             last_entry: AtomicU64::new(0),
+            listed_to: Default::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
         })

@@ -176,6 +176,34 @@ fn what_does_not_fit_into_a_page_is_asked_for() {
     });
 }
 
+/// The kernel has room for fewer entries than a page has, and asks for the others again.
+#[test]
+fn entries_that_come_again_are_no_further_directories() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        fake.serve(TREE);
+        client.prefetch_files();
+        let root = walk.open(Ino::ROOT).await;
+        let (mut directories, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = client.readdir(&Caller::ROOT, root, cookie, ROOM, true).await.unwrap();
+            let fit = page.entries.into_iter().take(30);
+            let before = directories.len();
+            directories.extend(fit.map(|entry| (entry.ino, entry.cookie)));
+            match directories[before..].last() {
+                Some((_, last)) => cookie = *last,
+                None => break,
+            }
+        }
+        client.release(root).await.unwrap();
+        assert_eq!(directories.len() as u64, TREE.directories);
+        for (directory, _) in directories {
+            walk.list(directory).await;
+        }
+        walk.has_asked(2 + TREE.directories as usize).await;
+    });
+}
+
 /// Others make a name, and move one away, in directories that were listed ahead.
 #[test]
 fn a_change_by_another_client_is_seen() {
