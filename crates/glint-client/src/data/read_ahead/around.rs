@@ -109,7 +109,9 @@ impl ReadAround {
         self.judge();
         self.misses += 1;
         let one_of = if self.every == 1 { ONE_OF } else { self.every };
-        let is_kept = self.misses.is_multiple_of(one_of) && self.tally().0 < KEPT;
+        // Windows of open files that nobody reads any more stay: the rest is for what is read ahead.
+        let is_kept =
+            self.misses.is_multiple_of(one_of) && self.tally().0 < KEPT && !memory.is_half_used();
         let start = read.start - read.start % WINDOW;
         let end = (start + WINDOW).min(size);
         if (self.every > 1 && !is_kept) || read.end > end {
@@ -164,6 +166,7 @@ impl ReadAround {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::read_ahead::memory;
     use std::collections::HashSet;
 
     const ROOM: u64 = 1 << 30;
@@ -265,6 +268,18 @@ mod tests {
             file.read(n * 4815 % 8192 * (WINDOW / PAGE));
         }
         assert!(file.bytes < 300 << 20 && !file.is_on(), "{} bytes", file.bytes);
+    }
+
+    #[test]
+    fn windows_that_are_kept_leave_half_of_the_memory_to_others() {
+        let pages = (64 << 20) / PAGE;
+        let mut file = Reads::of(64 << 20);
+        let other = BlockAhead::coming(0, memory::MAX as u64 / 2, &file.memory);
+        file.read_any(1000, 0..pages);
+        assert!(file.is_on() && file.around.windows.is_empty(), "the kernel has all");
+        drop(other);
+        file.read_any(200, 0..pages);
+        assert!(file.around.kept().count() > 0);
     }
 
     /// Another client writes to it between any four reads.

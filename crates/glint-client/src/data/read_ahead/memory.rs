@@ -51,6 +51,11 @@ impl ReadAheadMemory {
         self.used() > self.0.max.load(Ordering::Acquire)
     }
 
+    /// Returns true if half of what may be used is.
+    pub(super) fn is_half_used(&self) -> bool {
+        2 * self.used() >= self.0.max.load(Ordering::Acquire)
+    }
+
     /// Takes so many bytes, if they are there.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let max = self.0.max.load(Ordering::Acquire);
