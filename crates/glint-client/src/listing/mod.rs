@@ -61,8 +61,8 @@ pub(crate) struct ListedPage {
 pub(crate) struct ListedTo(AtomicU64);
 
 impl ListedTo {
-    /// The entries of a page that no page before has told of. A page may begin with some that the one
-    /// before had: those for which the kernel had no room.
+    /// The entries of a page that no page before has told of. A page may begin with some that the
+    /// one before had: those for which the kernel had no room.
     pub(crate) fn take_new<'a>(&self, is_begin: bool, page: &'a [DirEntry]) -> &'a [DirEntry] {
         let before = if is_begin { 0 } else { self.0.load(Ordering::Relaxed) };
         let last = page.last().map_or(0, |entry| entry.cookie);

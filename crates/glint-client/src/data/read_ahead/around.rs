@@ -109,7 +109,7 @@ impl ReadAround {
         self.judge();
         self.misses += 1;
         let one_of = if self.every == 1 { ONE_OF } else { self.every };
-        // Windows of open files that nobody reads any more stay: the rest is for what is read ahead.
+        // Those of files that nobody reads any more stay: the rest is for what is read ahead.
         let is_kept =
             self.misses.is_multiple_of(one_of) && self.tally().0 < KEPT && !memory.is_half_used();
         let start = read.start - read.start % WINDOW;
