@@ -23,7 +23,7 @@ use crate::client::Client;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Found, Listing, Valid};
 use glint_net::{Transport, host};
-use glint_proto::limits::DIR_PAGE_BYTES_MAX;
+use glint_proto::limits::{DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
 use glint_proto::lock::Bits;
 use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
@@ -39,6 +39,12 @@ const INODES_PART: usize = 8;
 /// Listings that nobody has used yet: those of subdirectories that are walked through first have to
 /// wait.
 const LISTINGS_MAX: usize = 4 * WINDOW_MAX;
+/// While so many are on their way, no more are asked for: others ask the MDS, too.
+const ON_THEIR_WAY_MAX: usize = WINDOW_MAX;
+const _: () = assert!(
+    ON_THEIR_WAY_MAX + WINDOW_MAX <= (SLOTS_PER_CONNECTION - SLOTS_FOR_DATA) as usize,
+    "one walk more may ask for its window"
+);
 /// A listing is taken for no shorter than this.
 const TYPICAL_MIN: usize = 16;
 /// Bytes that an entry takes beside its name, and the least that there is room for, as servers
@@ -136,8 +142,12 @@ impl ListingsAhead {
 
     /// How many may be ahead of a walk, where a client may know so many inodes.
     fn window_max(&self, inodes_max: usize) -> usize {
+        let on_their_way = self.listings.len() - self.order.len();
+        if self.is_short || on_their_way >= ON_THEIR_WAY_MAX {
+            return 0;
+        }
         let entries = (inodes_max / INODES_PART).min(ENTRIES_MAX);
-        if self.is_short { 0 } else { entries / self.typical.max(TYPICAL_MIN) }
+        entries / self.typical.max(TYPICAL_MIN)
     }
 }
 
@@ -422,6 +432,11 @@ mod tests {
         assert_eq!(kept(), (1, ENTRIES_MAX));
         let window = |inodes_max| ahead.listings.lock().window_max(inodes_max);
         assert_eq!((window(usize::MAX), window(1000)), (3, 0), "large ones have come");
+        let ask = |directory| ahead.begin(Ino(directory)).unwrap();
+        let asked: Vec<_> = (200..).map(ask).take(ON_THEIR_WAY_MAX).collect();
+        assert_eq!(window(usize::MAX), 0, "enough are on their way");
+        drop(asked);
+        assert_eq!(window(usize::MAX), 3);
         drop(ahead.begin(Ino(102)));
         assert_eq!(kept(), (1, ENTRIES_MAX), "it is not on its way any more");
         ahead.set_short(true);

@@ -221,8 +221,8 @@ impl<T: Transport> Client<T> {
     /// An inode was opened to read and write: from now on its pages may become dirty, so none
     /// may be there that were filled under a lock to read.
     pub(crate) async fn forget_clean_pages(&self, inode: &Arc<CachedInode>) {
-        // Those that are on their way to the kernel would come over dirty ones. No more follow: the
-        // inode is open.
+        // Those that are on their way to the kernel would come over dirty ones. No more follow while
+        // it is open so.
         inode.until(|state| (!state.rare.data_locks.is_storing()).then_some(())).await;
         loop {
             let clean = {
