@@ -22,13 +22,13 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rest for each time that heal worked beside users. Beside users who never pause it works 4/7 of
-/// the time, and otherwise more.
-const REST_PER_WORK: f64 = 0.75;
+/// Rest for each time that heal worked beside users. Beside users who never pause it works half
+/// of the time, and otherwise more.
+const REST_PER_WORK: f64 = 1.0;
 /// Rests that are shorter are taken together: in one of this length some requests end.
 const REST_MIN: Duration = Duration::from_millis(10);
 /// Pieces at once beside users: enough for the disks and the network to have work from each.
-const PIECES_BESIDE_USERS: usize = 4;
+const PIECES_BESIDE_USERS: usize = 2;
 /// If no piece began or ended for so long, one more begins: those under way may wait for one disk.
 const STILL: Duration = Duration::from_millis(20);
 /// Pause before another look whether one has ended. Those that go on take their places meanwhile.
@@ -362,15 +362,16 @@ mod tests {
         let start = Instant::now();
         clock::simulate(Some(start));
         let pace = HealPace::new(None);
-        for (is_there, takes_ms) in [(false, 20), (true, 20 + 15)] {
+        let work = Duration::from_millis(20);
+        for (is_there, rest) in [(false, Duration::ZERO), (true, work.mul_f64(REST_PER_WORK))] {
             let begun = clock::now();
             let user = is_there.then(|| pace.users.begin());
             let piece = block_on(pace.begin());
-            clock::simulate(Some(begun + Duration::from_millis(20)));
+            clock::simulate(Some(begun + work));
             drop(piece);
             drop(user);
             drop(block_on(pace.begin()));
-            assert_eq!(clock::since(begun), Duration::from_millis(takes_ms));
+            assert_eq!(clock::since(begun), work + rest);
         }
         clock::simulate(None);
         host::simulate(None);
