@@ -87,7 +87,14 @@ impl<F: Vfs> Call<'_, F> {
             && !created
             && (may_write || self.fs.may_have_posix_locks(ino));
         let flush = if flushes { 0 } else { FOPEN_NOFLUSH };
-        let open_flags = flush | FOPEN_PARALLEL_DIRECT_WRITES | pages;
+        // While writes are under way beside each other, the kernel keeps the object by which the inode
+        // was passed through, and refuses every open with another one (`fuse_inode_uncached_io_start`
+        // in fs/fuse/iomode.c). Who gets the object keeps it from being another.
+        let parallel = match self.adapter.passthrough.get().is_some() && passed.is_none() {
+            true => 0,
+            false => FOPEN_PARALLEL_DIRECT_WRITES,
+        };
+        let open_flags = flush | parallel | pages;
         let backing_id = passed.map_or(0, |passed| passed.object.id());
         Ok(OpenOut { backing_id, ..open_out(handle, open_flags) })
     }

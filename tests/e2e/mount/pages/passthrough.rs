@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::mapped::{map, map_to_read};
 use support::*;
@@ -56,6 +57,34 @@ fn read_all(mut file: &File) -> Vec<u8> {
     file.rewind().unwrap();
     file.read_to_end(&mut data).unwrap();
     data
+}
+
+/// Two writers beside each other, which have it open since before it was passed through: the kernel
+/// must not keep the object of an open that is over until the next one.
+#[test]
+fn no_open_is_refused_while_others_write() {
+    on_both_transports(|world, _, transport| {
+        let Some(up) = up(world, transport, &[]) else { return };
+        let path = make(world.mount_point().join("f"));
+        let write = |ends: &AtomicBool| {
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            while !ends.load(Ordering::Acquire) {
+                file.write_all_at(&content(), 0).unwrap();
+            }
+        };
+        let ends = &AtomicBool::new(false);
+        let refused = std::thread::scope(|scope| {
+            let writers = [scope.spawn(|| write(ends)), scope.spawn(|| write(ends))];
+            std::thread::sleep(Duration::from_millis(100));
+            let opens = (0..500).map(|_| File::open(&path));
+            let refused = opens.filter_map(Result::err).next();
+            ends.store(true, Ordering::Release);
+            assert!(writers.into_iter().all(|writer| writer.join().is_ok()));
+            refused
+        });
+        assert!(refused.is_none(), "{refused:?}");
+        up.stop();
+    });
 }
 
 #[test]
