@@ -44,6 +44,14 @@ impl OneServer {
         self.world.up(&[&OneServer::OPTIONS[..], more].concat())
     }
 
+    /// Stops once all is on stable storage. All copies serve soon after the next start: nothing is to
+    /// be made equal any more.
+    fn stop_stable(&self, up: Process) {
+        let recent = self.world.data().join("recent.log");
+        eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
+        up.stop();
+    }
+
     fn osts(&self) -> Vec<PathBuf> {
         (0..3).map(|n| self.world.data().join(format!("ost{n}"))).collect()
     }
@@ -143,10 +151,7 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
     // The end of a server gives all objects their checksums.
     let up = one.up(&[]);
     one.write(12);
-    // All copies serve soon after the next start: nothing is to be made equal any more.
-    let recent = one.world.data().join("recent.log");
-    eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
-    up.stop();
+    one.stop_stable(up);
     let good = content(&osts[0]);
     wait_until_equal(&osts, true);
     // Each object is damaged in one copy, and in some of them in two.
@@ -179,9 +184,7 @@ fn an_object_that_one_copy_has_lost_is_neither_read_as_a_hole_nor_changed_into_o
     let (osts, mount) = (one.osts(), one.world.mount_point());
     let up = one.up(&[]);
     one.write(12);
-    let recent = one.world.data().join("recent.log");
-    eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
-    up.stop();
+    one.stop_stable(up);
     wait_until_equal(&osts, true);
     for (n, path) in content(&osts[0]).keys().enumerate() {
         fs::remove_file(osts[n % 3].join("objects").join(path)).unwrap();
@@ -240,9 +243,7 @@ fn a_file_that_is_damaged_in_all_copies_is_the_only_one_that_fails() {
     fs::write(&file, bytes(99, 200_000)).unwrap();
     File::open(&file).unwrap().sync_all().unwrap();
     let object = format!("{:016x}.", fs::metadata(&file).unwrap().ino());
-    let recent = one.world.data().join("recent.log");
-    eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
-    up.stop();
+    one.stop_stable(up);
     wait_until_equal(&osts, true);
     // One copy of it is lost with its disk.
     let object =

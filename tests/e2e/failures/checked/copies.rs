@@ -110,6 +110,18 @@ struct OneServer {
 }
 
 impl OneServer {
+    /// It is stopped, and has files that are on stable storage in all copies.
+    fn filled() -> OneServer {
+        let one = OneServer { world: World::new() };
+        let (up, mount) = (one.up(), one.world.mount_point());
+        for n in 0..FILES {
+            fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
+            File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
+        }
+        one.stop(up);
+        one
+    }
+
     fn up(&self) -> Process {
         self.world.up(&["--osts", "3", "--replicas", "3"])
     }
@@ -136,14 +148,8 @@ impl OneServer {
 
 #[test]
 fn wrong_copies_are_named_and_healed_and_what_the_index_names_is_outstanding() {
-    let one = OneServer { world: World::new() };
+    let one = OneServer::filled();
     let (osts, mount) = (one.osts(), one.world.mount_point());
-    let up = one.up();
-    for n in 0..FILES {
-        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
-        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
-    }
-    one.stop(up);
     let sound = one.check(&[], 0);
     assert_eq!((sound.count("objects"), sound.count("copies")), (FILES, 3 * FILES));
     assert_eq!((sound.count("elsewhere"), sound.count("in_doubt")), (0, 0));
@@ -217,14 +223,8 @@ fn wrong_copies_are_named_and_healed_and_what_the_index_names_is_outstanding() {
 
 #[test]
 fn a_copy_that_is_lost_is_named_while_the_servers_run() {
-    let one = OneServer { world: World::new() };
+    let one = OneServer::filled();
     let (osts, mount) = (one.osts(), one.world.mount_point());
-    let up = one.up();
-    for n in 0..FILES {
-        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
-        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
-    }
-    one.stop(up);
     let objects: Vec<PathBuf> = content(&osts[0]).into_keys().collect();
     fs::remove_file(osts[2].join("objects").join(&objects[1])).unwrap();
 
@@ -260,14 +260,8 @@ fn a_copy_that_is_lost_is_named_while_the_servers_run() {
 
 #[test]
 fn a_change_that_one_copy_alone_has_after_a_loss_of_power_is_found_without_a_note_of_it() {
-    let one = OneServer { world: World::new() };
+    let one = OneServer::filled();
     let (osts, mount) = (one.osts(), one.world.mount_point());
-    let up = one.up();
-    for n in 0..FILES {
-        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
-        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
-    }
-    one.stop(up);
     // As the kernel leaves it that has written the data back, and not the log.
     let objects: Vec<PathBuf> = content(&osts[0]).into_keys().collect();
     for (ost, object) in osts.iter().zip(&objects) {
@@ -298,14 +292,8 @@ fn a_change_that_one_copy_alone_has_after_a_loss_of_power_is_found_without_a_not
 
 #[test]
 fn a_repair_gives_no_copy_up_that_no_other_replaces() {
-    let one = OneServer { world: World::new() };
+    let one = OneServer::filled();
     let (osts, mount) = (one.osts(), one.world.mount_point());
-    let up = one.up();
-    for n in 0..FILES {
-        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
-        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
-    }
-    one.stop(up);
     // No member of a chain has all of its objects: files take turns at the six chains.
     let before = content(&osts[0]);
     for (n, object) in (0..FILES).zip(before.keys()) {
