@@ -20,6 +20,13 @@ const PAGES_DOUBLING: u32 = 10;
 const LISTED_DOUBLING: u32 = 3;
 /// Lookups that a page has answered when it was worth more than it took.
 const ANSWERED_MANY: u32 = 16;
+/// Cookies that names can have: they are hashes, and positive as an `off_t`.
+const COOKIES: u64 = 1 << 63;
+/// Lookups that take no less time than a page, each of which has to be asked.
+const PAGE_LOOKUPS: u64 = 5;
+/// Pages of the largest directory that comes whole because many names were looked up: as many names as
+/// a client keeps of what came early.
+const PAGES_MAX: u64 = 256;
 /// Guesses that may still be made, at most.
 const GUESSES_MAX: u32 = 8;
 /// Guesses that each page earns that was of use.
@@ -62,6 +69,12 @@ pub(crate) struct PageWish {
 /// come in the order of the directory. And who has listed names without attributes is likely to look
 /// all of them up, in an order of its own (find(1) by their numbers): until all pages have come, one
 /// is asked for with each few names, which takes no longer than to ask for these.
+///
+/// Who looks names up in another order, as of a list that is sorted by name, finds few of them on the
+/// first pages of a large directory. How large it is follows from the last page, because cookies are
+/// spread evenly. Once names of it were asked for that took as long as all of its pages take, these are
+/// asked for, one with each third name: it takes twice as long as it had to at worst, if nothing is
+/// looked up after that.
 #[derive(Default)]
 pub(crate) struct Pages {
     count: u32,
@@ -69,6 +82,10 @@ pub(crate) struct Pages {
     names: u32,
     /// Names that were, and were known.
     answered: u32,
+    /// Names that were asked for one by one and are there, since all pages had come.
+    missed: u64,
+    /// Cookies that the last page spans, if one has come that was not the last of the directory.
+    span: u64,
     listed: Listed,
     /// Cookie of the last entry of the last page, or 0 after the last one.
     cookie: u64,
@@ -94,10 +111,17 @@ impl Pages {
         let doubled = match (self.answered >= ANSWERED_MANY, self.listed) {
             _ if self.wished == Some(self.cookie) => PAGES_DOUBLING,
             (true, _) => 1,
+            _ if self.is_swept() => 1,
             (false, Listed::No) => PAGES_DOUBLING,
             (false, _) => LISTED_DOUBLING,
         };
         1 << self.count.min(doubled)
+    }
+
+    /// Whether as many names were asked for as take the time of all pages.
+    fn is_swept(&self) -> bool {
+        let pages = COOKIES.checked_div(self.span).filter(|pages| *pages <= PAGES_MAX);
+        pages.is_some_and(|pages| self.missed >= PAGE_LOOKUPS * pages)
     }
 
     /// A name is looked up that is not known. Returns the page of names that is worth asking for
@@ -122,6 +146,11 @@ impl Pages {
         self.answered = self.answered.saturating_add(1);
     }
 
+    /// A name was asked for alone, and is there.
+    pub(crate) fn note_missed(&mut self) {
+        self.missed += 1;
+    }
+
     /// Names are listed for a program, without their attributes.
     pub(crate) fn note_listed(&mut self) {
         if self.listed == Listed::No {
@@ -138,7 +167,10 @@ impl Pages {
             return;
         }
         (self.cookie, self.wished) = (last.unwrap_or(0), None);
-        if last.is_none() {
+        if let Some(last) = last {
+            self.span = last.saturating_sub(after);
+        } else {
+            self.missed = 0;
             self.listed = match self.listed {
                 Listed::FromTheMiddle => Listed::FromTheFirst,
                 Listed::FromTheFirst | Listed::No => Listed::No,
@@ -350,6 +382,40 @@ mod tests {
             assert!(misses <= 9, "{misses}");
             small.note_page(cookie, None);
         }
+    }
+
+    /// Looks names up, of a directory of so many pages, which all have to be asked for. Returns how many
+    /// were when all pages have come, `names_max` at most, and how many pages have.
+    fn names_until_all_have_come(count: u64, names_max: u64) -> (u64, u64) {
+        let (mut pages, mut come) = (Pages::default(), 0);
+        for names in 1..=names_max {
+            let Some(PageWish { cookie, .. }) = pages.wish(|| None) else {
+                pages.note_missed();
+                continue;
+            };
+            come += 1;
+            let next = cookie + COOKIES / count;
+            pages.note_page(cookie, (come < count).then_some(next));
+            if come == count {
+                assert_eq!(wish(&mut pages).1, 0);
+                assert!(!pages.is_swept(), "all over again");
+                return (names, come);
+            }
+        }
+        (names_max, come)
+    }
+
+    #[test]
+    fn a_directory_comes_whole_once_as_many_names_were_asked_for_as_it_takes() {
+        for (count, names_max) in [(4, 30), (20, 180), (100, 850), (210, 1800)] {
+            let (names, come) = names_until_all_have_come(count, 100_000);
+            assert!(names <= names_max && come == count, "{count} pages: {names} names");
+        }
+        // Few names cost what they do in a small one.
+        let (_, pages_of_few) = names_until_all_have_come(210, 1000);
+        assert!(pages_of_few <= 10, "{pages_of_few}");
+        let (_, pages_of_huge) = names_until_all_have_come(2 * PAGES_MAX, 20_000);
+        assert!(pages_of_huge <= 30, "{pages_of_huge}");
     }
 
     #[test]

@@ -84,17 +84,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_by_page(caller, parent, name).await {
             return known;
         }
-        let mut asked = Asked::now();
-        match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }, &mut asked).await {
-            Ok(attr) => Ok(self.learn_name(parent, name, attr, &asked, true)),
-            Err(Errno::ENOENT) => {
-                if self.has_locks() {
-                    self.cache.learn_negative(parent, name, &asked);
-                }
-                Err(Errno::ENOENT)
-            }
-            Err(errno) => Err(errno),
-        }
+        self.lookup_alone(caller, parent, name).await
     }
 
     async fn getattr(&self, ino: Ino) -> FsResult<Found> {

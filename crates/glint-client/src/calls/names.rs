@@ -65,6 +65,26 @@ impl<T: Transport> Client<T> {
         known
     }
 
+    /// Asks for one name.
+    pub(crate) async fn lookup_alone(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> FsResult<Found> {
+        let mut asked = Asked::now();
+        let request = MdsRequest::Lookup { parent, name };
+        let answer = self.ask_attr(caller, &request, &mut asked).await;
+        if self.has_locks() {
+            match &answer {
+                Ok(_) => self.cache.inode(parent).lock().dentries.pages().note_missed(),
+                Err(Errno::ENOENT) => self.cache.learn_negative(parent, name, &asked),
+                Err(_) => {}
+            }
+        }
+        answer.map(|attr| self.learn_name(parent, name, attr, &asked, true))
+    }
+
     /// Looks an inode of any type up by its number, for who has a file handle.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
         let mut asked = Asked::about([ino]);

@@ -90,6 +90,16 @@ fn names_that_were_listed_come_by_pages_whatever_their_order() {
     }
 }
 
+/// A directory of which all names are looked up comes whole, long before they all were asked for; also
+/// if pages have the names that are looked up first last.
+#[test]
+fn names_that_were_not_listed_come_by_pages_in_any_order() {
+    for step in [1, 377, 4_999] {
+        let requests = requests_for_all_names(false, step);
+        assert!(requests < 200, "{requests} of names that are {step} apart");
+    }
+}
+
 /// Looks names up in one directory after the other.
 struct Walk<'a> {
     fake: &'a Fake,

@@ -54,13 +54,15 @@ impl Tree {
         Attr { ino, mode, size: self.bytes, size_on_ost: false, ..like.clone() }
     }
 
-    /// A page of a directory. Names come backwards: the first ones are on its last page.
+    /// A page of a directory. Names come backwards: the first ones are on its last page. Their cookies
+    /// are spread evenly, as hashes are.
     fn page(&self, like: &Attr, directory: Ino, cookie: u64, bytes_max: u32) -> DirPage {
         let inodes = self.inodes(directory);
         let count = inodes.len();
+        let distance = (1_u64 << 63) / (count as u64 + 2);
         let entry = |(at, ino): (usize, &Ino)| DirEntry {
             ino: *ino,
-            cookie: 100 + (count - at) as u64,
+            cookie: (1 + count - at) as u64 * distance,
             dirent_type: Tree::kind(*ino).dirent_type(),
             name: at.to_string().into_bytes(),
             attr: Some(self.attr(like, *ino)),
