@@ -46,6 +46,9 @@ impl<T: Transport> Client<T> {
             Ok(MdsReply::Dir(page)) => {
                 under_way.come();
                 self.cache.learn_page(parent, cookie, &page, &asked);
+                if cookie == 0 {
+                    self.keep_listed(parent, page);
+                }
                 self.lookup_locally(caller, parent, name)
             }
             // Whoever may look names up may not be allowed to list them.

@@ -6,6 +6,9 @@
 //! their cookies, for the one call that begins to list the directory. A call that comes while it is
 //! on its way waits for it instead of asking again; no other call waits.
 //!
+//! A page with all of a directory that came because names were looked up is kept in the same way:
+//! `git status` looks the names up that it knows, and lists their directories after that.
+//!
 //! Invariants:
 //! - A listing is used only if the cache says at that moment, under locks, that the directory has
 //!   these names, that they lead to these inodes, and that there is no other one. Attributes are
@@ -13,32 +16,35 @@
 //! - There is at most one of a directory, and there are no more than limits allow; none while
 //!   memory is short, or nobody uses the client.
 
+mod kept;
+mod known;
 mod walk;
 
-use crate::cache::Cache;
 use crate::cache::in_flight::Asked;
-use crate::cache::inode::InodeState;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
+use crate::listing::kept::KeptListing;
+use crate::listing::known::is_dots;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
-use crate::vfs::{Caller, Found, Listing, Valid};
+use crate::vfs::{Caller, Listing};
 use glint_net::{Transport, host};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
-use glint_proto::lock::Bits;
-use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
+use glint_proto::{DirEntry, DirPage, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Entries of listings that nobody has used yet: 2 MiB.
-const ENTRIES_MAX: usize = 8 << 10;
+/// Entries of listings that nobody has used yet: 4 MiB.
+const ENTRIES_MAX: usize = 64 << 10;
+/// Entries that may be ahead of a walk.
+const AHEAD_MAX: usize = 8 << 10;
 /// Which part of the inodes that may be known they may be: they have to stay known until then.
 const INODES_PART: usize = 8;
 /// Listings that nobody has used yet: those of subdirectories that are walked through first have to
-/// wait.
-const LISTINGS_MAX: usize = 4 * WINDOW_MAX;
+/// wait, and so do those of a tree whose names are looked up first.
+const LISTINGS_MAX: usize = 4096;
 /// While so many are on their way, no more are asked for: others ask the MDS, too.
 const ON_THEIR_WAY_MAX: usize = WINDOW_MAX;
 const _: () = assert!(
@@ -102,41 +108,55 @@ struct ListingsAhead {
 /// A listing that was asked for.
 enum ListingAhead {
     OnItsWay,
-    /// It has come: all entries, without attributes.
-    Here(Vec<DirEntry>),
+    /// It has come.
+    Here(KeptListing),
 }
 
 impl ListingsAhead {
     /// Forgets what has come of a directory, and returns it.
-    fn take(&mut self, directory: Ino) -> Option<Vec<DirEntry>> {
-        let Some(ListingAhead::Here(entries)) = self.listings.get_mut(&directory) else {
-            return None;
-        };
-        let entries = std::mem::take(entries);
-        self.listings.remove(&directory);
+    fn take(&mut self, directory: Ino) -> Option<KeptListing> {
+        let kept = self.remove(directory)?;
         self.order.retain(|other| *other != directory);
-        self.entries -= entries.len();
-        Some(entries)
+        Some(kept)
+    }
+
+    /// Takes what has come of a directory; the caller has its place in the order.
+    fn remove(&mut self, directory: Ino) -> Option<KeptListing> {
+        match self.listings.remove(&directory)? {
+            ListingAhead::Here(kept) => {
+                self.entries -= kept.len();
+                Some(kept)
+            }
+            ListingAhead::OnItsWay => {
+                self.listings.insert(directory, ListingAhead::OnItsWay);
+                None
+            }
+        }
     }
 
     /// Forgets those that came first, until there are no more than so many entries.
     fn limit(&mut self, entries_max: usize) {
         while self.entries > entries_max || self.order.len() > LISTINGS_MAX {
             let Some(oldest) = self.order.pop_front() else { return };
-            self.take(oldest);
+            self.remove(oldest);
         }
     }
 
     /// One has come that was on its way.
     fn come(&mut self, directory: Ino, entries: Vec<DirEntry>) {
         self.typical = (3 * self.typical + entries.len()) / 4;
+        self.listings.remove(&directory);
+        self.keep(directory, KeptListing::new(entries, true));
+    }
+
+    /// Keeps one that has come. None of this directory is here.
+    fn keep(&mut self, directory: Ino, kept: KeptListing) {
         if self.is_short {
-            self.listings.remove(&directory);
             return;
         }
-        self.entries += entries.len();
+        self.entries += kept.len();
         self.order.push_back(directory);
-        self.listings.insert(directory, ListingAhead::Here(entries));
+        self.listings.insert(directory, ListingAhead::Here(kept));
         self.limit(ENTRIES_MAX);
     }
 
@@ -146,7 +166,7 @@ impl ListingsAhead {
         if self.is_short || on_their_way >= ON_THEIR_WAY_MAX {
             return 0;
         }
-        let entries = (inodes_max / INODES_PART).min(ENTRIES_MAX);
+        let entries = (inodes_max / INODES_PART).min(AHEAD_MAX);
         entries / self.typical.max(TYPICAL_MIN)
     }
 }
@@ -173,12 +193,24 @@ impl DirectoriesAhead {
 
     /// The listing of a directory that was asked for ahead, if there is one. While it is on its
     /// way, waits for it.
-    async fn take(&self, directory: Ino) -> Option<Vec<DirEntry>> {
+    async fn take(&self, directory: Ino) -> Option<KeptListing> {
         let look = |all: &mut ListingsAhead| match all.listings.get(&directory) {
             Some(ListingAhead::OnItsWay) => None,
             _ => Some(all.take(directory)),
         };
         self.listings.until_with(directory, look).await
+    }
+
+    /// Keeps all entries of a directory, which came because names were looked up, unless a listing is
+    /// on its way.
+    fn keep(&self, directory: Ino, entries: Vec<DirEntry>) {
+        let kept = KeptListing::new(entries, false);
+        let mut listings = self.listings.lock();
+        // Others may have changed the directory since that came.
+        listings.take(directory);
+        if !listings.listings.contains_key(&directory) {
+            listings.keep(directory, kept);
+        }
     }
 
     /// A listing is about to be asked for, unless that was done before.
@@ -217,11 +249,6 @@ impl Drop for ListingOnItsWay {
     }
 }
 
-/// Whether an entry is no name of the directory: it leads to itself, or to its parent.
-fn is_dots(entry: &DirEntry) -> bool {
-    matches!(entry.name.as_slice(), b"." | b"..")
-}
-
 /// How many of the entries of a directory are told at once where there is room for so many bytes.
 fn page_len(entries: &[DirEntry], bytes_max: u32) -> usize {
     let room = (bytes_max as usize).clamp(ROOM_MIN, DIR_PAGE_BYTES_MAX);
@@ -236,11 +263,6 @@ fn page_len(entries: &[DirEntry], bytes_max: u32) -> usize {
         len = at + 1;
     }
     len
-}
-
-/// Whether a name of this directory leads to an inode, if one is known: others cannot change it.
-fn keeps_names(state: &InodeState, directory: Ino) -> bool {
-    state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(directory)
 }
 
 impl<T: Transport> Client<T> {
@@ -261,7 +283,12 @@ impl<T: Transport> Client<T> {
             let mut listings = self.directories_ahead.listings.lock();
             let window_max = listings.window_max(self.inodes_max());
             let step = WalkStep { directory, is_begin, was_ahead, window_max };
-            listings.walks.go(step, found, |directory| self.cache.is_to_list(directory))
+            let ListingsAhead { walks, listings, .. } = &mut *listings;
+            // What is here because names were looked up is not asked for, and so not in vain.
+            let is_here =
+                |directory: Ino| matches!(listings.get(&directory), Some(ListingAhead::Here(_)));
+            let may_ask = |directory| !is_here(directory) && self.cache.is_to_list(directory);
+            walks.go(step, found, may_ask)
         };
         for directory in next {
             if let Some(on_its_way) = self.directories_ahead.begin(directory) {
@@ -281,8 +308,18 @@ impl<T: Transport> Client<T> {
         };
         self.cache.learn_page(ino, 0, &page, &asked);
         if page.end && self.cache.has_all(ino, &page.entries) {
-            let bare = page.entries.into_iter().map(|entry| DirEntry { attr: None, ..entry });
-            of.come(bare.collect());
+            of.come(page.entries);
+        }
+    }
+
+    /// Keeps the first page of a directory, which came because names were looked up and was learned,
+    /// if it has all of them.
+    pub(crate) fn keep_listed(&self, directory: Ino, page: DirPage) {
+        let is_complete = |directory: Ino| {
+            self.cache.find(directory).is_some_and(|inode| inode.lock().dentries.is_complete())
+        };
+        if page.end && self.directories_ahead.is_on() && is_complete(directory) {
+            self.directories_ahead.keep(directory, page.entries);
         }
     }
 
@@ -298,12 +335,14 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let directory = file.ino;
-        let mut entries = self.directories_ahead.take(directory).await?;
+        let kept = self.directories_ahead.take(directory).await?;
+        let was_ahead = kept.is_of_walk;
+        let mut entries = kept.into_entries();
         // It was learned under locks, which others may have by now.
         if self.is_suspended() || !self.cache.has_all(directory, &entries) {
             return None;
         }
-        glint_telemetry::count(Counter::DirectoriesListedAheadUsed, 1);
+        glint_telemetry::count(Counter::DirectoriesListedAheadUsed, u64::from(was_ahead));
         let len = page_len(&entries, bytes_max);
         if len < entries.len() {
             // The others are asked for, as without this.
@@ -313,67 +352,11 @@ impl<T: Transport> Client<T> {
         }
         let new = file.listed_to.take_new(true, &entries);
         self.note_listing(directory, true, new);
-        let page = ListedPage { directory, is_begin: true, was_ahead: true };
+        let page = ListedPage { directory, is_begin: true, was_ahead };
         self.list_next(caller, page, new);
         let valid = entries.iter_mut().map(|entry| self.cache.add_attributes(directory, entry));
         let valid = valid.collect();
         Some(Listing { entries, valid })
-    }
-}
-
-impl Cache {
-    /// Whether a directory may be listed ahead. Its attributes are known then: no other client has
-    /// it for itself, and would have to give it back. What this one changes by itself it would have
-    /// to tell before.
-    fn is_to_list(&self, directory: Ino) -> bool {
-        self.find(directory).is_some_and(|inode| {
-            let state = inode.lock();
-            state.attributes().is_some() && !state.rare.delegation.is_delegated()
-        })
-    }
-
-    /// Whether a directory has these entries and no others, and nobody else can change that.
-    fn has_all(&self, directory: Ino, entries: &[DirEntry]) -> bool {
-        let names = || entries.iter().filter(|entry| !is_dots(entry));
-        // Before the directory: a name that leads elsewhere is lost here first, and there before
-        // the lock is given back.
-        let is_kept = |entry: &DirEntry| {
-            let inode = self.find(entry.ino);
-            inode.is_some_and(|inode| keeps_names(&inode.lock(), directory))
-        };
-        if !names().all(is_kept) {
-            return false;
-        }
-        let Some(inode) = self.find(directory) else { return false };
-        let state = inode.lock();
-        let is_protected = state.has(Bits::NEGATIVE) || state.rare.delegation.is_delegated();
-        if !is_protected || !state.dentries.is_complete() {
-            return false;
-        }
-        let parent = entries.iter().find(|entry| entry.name == b"..").map(|entry| entry.ino);
-        let has_parent =
-            |parent: Ino| keeps_names(&state, parent) && state.parent() == Some(parent);
-        parent.is_none_or(has_parent)
-            && names().all(|entry| state.dentries.get(&entry.name) == Some(entry.ino))
-            && state.dentries.iter().count() == names().count()
-    }
-
-    /// Adds the attributes to an entry of a directory, if they are known, as an answer to the
-    /// kernel.
-    fn add_attributes(&self, directory: Ino, entry: &mut DirEntry) -> Valid {
-        if is_dots(entry) {
-            return Valid::default();
-        }
-        let Some(inode) = self.find(entry.ino) else { return Valid::default() };
-        let mut state = inode.lock();
-        // Others may have changed it meanwhile: it is looked up then.
-        if !keeps_names(&state, directory) || !state.has_name(directory, &entry.name) {
-            return Valid::default();
-        }
-        let Some(attr) = state.attributes().cloned() else { return Valid::default() };
-        let Found { attr, valid } = self.found(&mut state, attr);
-        entry.attr = Some(attr);
-        valid
     }
 }
 
@@ -426,25 +409,33 @@ mod tests {
             assert_eq!(listings.listings.len(), listings.order.len());
             (listings.order.len(), listings.entries)
         };
-        (1..=100).for_each(|directory| come(directory, 10));
+        (1..=2 * LISTINGS_MAX as u64).for_each(|directory| come(directory, 10));
         assert_eq!(kept(), (LISTINGS_MAX, 10 * LISTINGS_MAX));
-        come(101, ENTRIES_MAX as u64);
-        assert_eq!(kept(), (1, ENTRIES_MAX));
         let window = |inodes_max| ahead.listings.lock().window_max(inodes_max);
+        let new = 1_000_000;
+        come(new, AHEAD_MAX as u64);
         assert_eq!((window(usize::MAX), window(1000)), (3, 0), "large ones have come");
         let ask = |directory| ahead.begin(Ino(directory)).unwrap();
-        let asked: Vec<_> = (200..).map(ask).take(ON_THEIR_WAY_MAX).collect();
+        let asked: Vec<_> = (new + 1..).map(ask).take(ON_THEIR_WAY_MAX).collect();
         assert_eq!(window(usize::MAX), 0, "enough are on their way");
+        ahead.keep(Ino(new + 1), entries(9));
         drop(asked);
         assert_eq!(window(usize::MAX), 3);
-        drop(ahead.begin(Ino(102)));
-        assert_eq!(kept(), (1, ENTRIES_MAX), "it is not on its way any more");
+        come(new + 1, ENTRIES_MAX as u64);
+        assert_eq!(kept(), (1, ENTRIES_MAX), "one that is on its way is waited for");
+        for many in [9, 10] {
+            ahead.keep(Ino(new + 2), entries(many));
+            assert_eq!(kept(), (1, many as usize), "the last one");
+        }
+        drop(ahead.begin(Ino(new + 3)));
+        assert_eq!(kept(), (1, 10), "it is not on its way any more");
         ahead.set_short(true);
         assert_eq!((kept(), window(usize::MAX)), ((0, 0), 0));
-        come(103, 1);
+        come(new, 1);
+        ahead.keep(Ino(new), entries(1));
         assert_eq!(kept(), (0, 0));
         ahead.set_short(false);
-        come(104, 1);
+        come(new, 1);
         assert_eq!(kept(), (1, 1));
     }
 }

@@ -204,6 +204,33 @@ fn entries_that_come_again_are_no_further_directories() {
     });
 }
 
+/// `git status` looks all names up that it knows, and lists their directories after that, for others.
+#[test]
+fn who_has_looked_names_up_lists_their_directories_without_asking() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        fake.serve(TREE);
+        client.prefetch_files();
+        let directories: Vec<Ino> = (0..TREE.directories).map(Tree::directory).collect();
+        for directory in &directories {
+            for number in 0..TREE.files {
+                let name = number.to_string();
+                client.lookup(&Caller::ROOT, *directory, name.as_bytes()).await.unwrap();
+            }
+        }
+        let pages = TREE.directories as usize;
+        walk.has_asked(pages).await;
+        walk.loses(directories[7], Bits::NEGATIVE).await;
+        for directory in &directories {
+            assert_eq!(walk.list(*directory).await.len() as u64, TREE.files);
+        }
+        walk.has_asked(pages + 1).await;
+        // Each is told once.
+        walk.list(directories[0]).await;
+        walk.has_asked(pages + 2).await;
+    });
+}
+
 /// Others make a name, and move one away, in directories that were listed ahead.
 #[test]
 fn a_change_by_another_client_is_seen() {
