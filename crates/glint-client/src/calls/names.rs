@@ -46,8 +46,10 @@ impl<T: Transport> Client<T> {
             Ok(MdsReply::Dir(page)) => {
                 under_way.come();
                 self.cache.learn_page(parent, cookie, &page, &asked);
-                if cookie == 0 {
-                    self.keep_listed(parent, page);
+                if cookie == 0 && page.end {
+                    // As good as if the program had listed it.
+                    self.note_listing(parent, true, &page.entries);
+                    self.keep_listed(parent, page.entries);
                 }
                 self.lookup_locally(caller, parent, name)
             }

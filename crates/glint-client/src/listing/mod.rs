@@ -29,7 +29,7 @@ use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Listing};
 use glint_net::{Transport, host};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
-use glint_proto::{DirEntry, DirPage, FileType, Ino, MdsReply, MdsRequest};
+use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
 use std::collections::{HashMap, VecDeque};
@@ -312,14 +312,14 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Keeps the first page of a directory, which came because names were looked up and was learned,
-    /// if it has all of them.
-    pub(crate) fn keep_listed(&self, directory: Ino, page: DirPage) {
+    /// Keeps a page with all entries of a directory, which came because names were looked up, if they
+    /// were learned.
+    pub(crate) fn keep_listed(&self, directory: Ino, entries: Vec<DirEntry>) {
         let is_complete = |directory: Ino| {
             self.cache.find(directory).is_some_and(|inode| inode.lock().dentries.is_complete())
         };
-        if page.end && self.directories_ahead.is_on() && is_complete(directory) {
-            self.directories_ahead.keep(directory, page.entries);
+        if self.directories_ahead.is_on() && is_complete(directory) {
+            self.directories_ahead.keep(directory, entries);
         }
     }
 

@@ -220,7 +220,7 @@ fn take(file: &Weak<CachedInode>) -> u64 {
 
 impl<T: Transport> Client<T> {
     /// A program is told of these entries of a directory, the first ones if `is_begin`, and they are
-    /// known.
+    /// known; or it has looked names up there, and these are all.
     pub(crate) fn note_listing(&self, directory: Ino, is_begin: bool, entries: &[DirEntry]) {
         if !self.data.prefetched.is_on() {
             return;

@@ -221,47 +221,59 @@ fn a_sequence_goes_on_in_the_directory_that_was_listed_next() {
     });
 }
 
-/// Directories are listed one by one, each right before its files are read, as tar(1) does; and some
-/// whose files are not.
+/// Directories are listed one by one, each right before its files are read, as tar(1) does, or files
+/// are opened by names that the program knows; and in some directories they are not.
 #[test]
 fn a_listing_begins_with_its_files_after_a_sequence_and_not_without_reads() {
     const TREE: Tree = Tree { directories: 5, files: 10, bytes: 300 };
-    with_client(async |fake, client| {
-        fake.serve(TREE);
-        client.prefetch_files();
-        let files_read = |directory: u64| {
-            let first = Tree::file(directory, 0).0 - Tree::file(0, 0).0;
-            reads(&fake).range(first..first + TREE.files).count()
-        };
-        let wait_for = async |directory: u64, files: usize| {
-            let begun = Instant::now();
-            while files_read(directory) < files {
-                assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", reads(&fake));
-                host::sleep(Duration::from_millis(1)).await;
+    for is_by_name in [false, true] {
+        with_client(async move |fake, client| {
+            fake.serve(TREE);
+            client.prefetch_files();
+            let begin = async |directory: u64| {
+                if !is_by_name {
+                    return list(&client, directory).await;
+                }
+                for name in [b"0", b"1"] {
+                    let parent = Tree::directory(directory);
+                    client.lookup(&Caller::ROOT, parent, name).await.unwrap();
+                }
+                (0..TREE.files).map(|number| Tree::file(directory, number)).collect()
+            };
+            let files_read = |directory: u64| {
+                let first = Tree::file(directory, 0).0 - Tree::file(0, 0).0;
+                reads(&fake).range(first..first + TREE.files).count()
+            };
+            let wait_for = async |directory: u64, files: usize| {
+                let begun = Instant::now();
+                while files_read(directory) < files {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", reads(&fake));
+                    host::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let no_pages = KernelPages::default();
+            for (at, ino) in begin(0).await.into_iter().enumerate() {
+                let (data, _) = no_pages.read(&client, ino).await;
+                assert_eq!(data, TREE.content(ino), "{at}");
+                match at {
+                    1 => wait_for(0, 2 + WINDOW as usize).await,
+                    2 => wait_for(0, 10).await,
+                    _ => {}
+                }
             }
-        };
-        let no_pages = KernelPages::default();
-        for (at, ino) in list(&client, 0).await.into_iter().enumerate() {
-            let (data, _) = no_pages.read(&client, ino).await;
-            assert_eq!(data, TREE.content(ino), "{at}");
-            match at {
-                1 => wait_for(0, 2 + WINDOW as usize).await,
-                2 => wait_for(0, 10).await,
-                _ => {}
+            // Nothing was read before.
+            assert_eq!((1..5).map(files_read).sum::<usize>(), 0);
+            for directory in 1..3 {
+                begin(directory).await;
+                wait_for(directory, 10).await;
             }
-        }
-        // Nothing was read before.
-        assert_eq!((1..5).map(files_read).sum::<usize>(), 0);
-        for directory in 1..3 {
-            list(&client, directory).await;
-            wait_for(directory, 10).await;
-        }
-        for directory in 3..5 {
-            list(&client, directory).await;
-        }
-        host::sleep(Duration::from_millis(20)).await;
-        assert_eq!((3..5).map(files_read).sum::<usize>(), 0);
-    });
+            for directory in 3..5 {
+                begin(directory).await;
+            }
+            host::sleep(Duration::from_millis(20)).await;
+            assert_eq!((3..5).map(files_read).sum::<usize>(), 0);
+        });
+    }
 }
 
 /// The lock on the data of one that nobody has opened is recalled.
