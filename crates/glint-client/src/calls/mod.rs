@@ -81,6 +81,9 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
+        if let Some(known) = self.lookup_when_listed(caller, parent, name).await {
+            return known;
+        }
         if let Some(known) = self.lookup_by_page(caller, parent, name).await {
             return known;
         }

@@ -21,7 +21,9 @@ impl<T: Transport> Client<T> {
         if !self.has_locks() || name == b".." || self.is_suspended() {
             return None;
         }
-        self.cache.lookup(caller, parent, name)
+        let known = self.cache.lookup(caller, parent, name)?;
+        self.on_answered(caller, parent);
+        Some(known)
     }
 
     /// Looks a name up by learning a page of the directory, if others were looked up there that were
@@ -46,10 +48,8 @@ impl<T: Transport> Client<T> {
             Ok(MdsReply::Dir(page)) => {
                 under_way.come();
                 self.cache.learn_page(parent, cookie, &page, &asked);
-                if cookie == 0 && page.end {
-                    // As good as if the program had listed it.
-                    self.note_listing(parent, true, &page.entries);
-                    self.keep_listed(parent, page.entries);
+                if cookie == 0 {
+                    self.on_looked_up(caller, parent, page);
                 }
                 self.lookup_locally(caller, parent, name)
             }

@@ -4,10 +4,11 @@
 //! A listing that came ahead is learned like any page: names, attributes and locks are in the
 //! cache, under the ordinary limits. What is kept of it besides are the order of the entries and
 //! their cookies, for the one call that begins to list the directory. A call that comes while it is
-//! on its way waits for it instead of asking again; no other call waits.
+//! on its way waits for it instead of asking again, and so does a lookup in it; no other call waits.
 //!
 //! A page with all of a directory that came because names were looked up is kept in the same way:
-//! `git status` looks the names up that it knows, and lists their directories after that.
+//! `git status` looks the names up that it knows, and lists their directories after that. Directories
+//! in which names are looked up one after the other are listed ahead as well (`for_lookups.rs`).
 //!
 //! Invariants:
 //! - A listing is used only if the cache says at that moment, under locks, that the directory has
@@ -16,8 +17,10 @@
 //! - There is at most one of a directory, and there are no more than limits allow; none while
 //!   memory is short, or nobody uses the client.
 
+mod for_lookups;
 mod kept;
 mod known;
+mod lookup_order;
 mod walk;
 
 use crate::cache::in_flight::Asked;
@@ -25,6 +28,7 @@ use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::listing::kept::KeptListing;
 use crate::listing::known::is_dots;
+use crate::listing::lookup_order::LookupOrder;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Listing};
 use glint_net::{Transport, host};
@@ -32,6 +36,7 @@ use glint_proto::limits::{DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTI
 use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -90,6 +95,10 @@ pub(crate) struct DirectoriesAhead {
     is_on: AtomicBool,
     /// Who lists a directory waits here for the listing that is on its way.
     listings: Monitor<ListingsAhead, Ino>,
+    /// Directories in which names are looked up, and whether some were asked for because of that in
+    /// which nobody goes on yet.
+    lookups: Mutex<LookupOrder>,
+    has_for_lookups: AtomicBool,
 }
 
 #[derive(Default)]
@@ -143,10 +152,10 @@ impl ListingsAhead {
     }
 
     /// One has come that was on its way.
-    fn come(&mut self, directory: Ino, entries: Vec<DirEntry>) {
-        self.typical = (3 * self.typical + entries.len()) / 4;
+    fn come(&mut self, directory: Ino, kept: KeptListing) {
+        self.typical = (3 * self.typical + kept.len()) / 4;
         self.listings.remove(&directory);
-        self.keep(directory, KeptListing::new(entries, true));
+        self.keep(directory, kept);
     }
 
     /// Keeps one that has come. None of this directory is here.
@@ -188,6 +197,8 @@ impl DirectoriesAhead {
         if is_short {
             listings.walks.forget();
             listings.limit(0);
+            drop(listings);
+            *self.lookups.lock() = LookupOrder::default();
         }
     }
 
@@ -213,14 +224,15 @@ impl DirectoriesAhead {
         }
     }
 
-    /// A listing is about to be asked for, unless that was done before.
-    fn begin(self: &Arc<Self>, directory: Ino) -> Option<ListingOnItsWay> {
+    /// A listing is about to be asked for, because of a walk or else of lookups, unless that was done
+    /// before.
+    fn begin(self: &Arc<Self>, directory: Ino, is_of_walk: bool) -> Option<ListingOnItsWay> {
         let listings = &mut self.listings.lock().listings;
         if listings.contains_key(&directory) {
             return None;
         }
         listings.insert(directory, ListingAhead::OnItsWay);
-        Some(ListingOnItsWay { ahead: self.clone(), directory })
+        Some(ListingOnItsWay { ahead: self.clone(), directory, is_of_walk })
     }
 }
 
@@ -228,12 +240,14 @@ impl DirectoriesAhead {
 struct ListingOnItsWay {
     ahead: Arc<DirectoriesAhead>,
     directory: Ino,
+    is_of_walk: bool,
 }
 
 impl ListingOnItsWay {
     /// It has come.
     fn come(self, entries: Vec<DirEntry>) {
-        self.ahead.listings.lock().come(self.directory, entries);
+        let kept = KeptListing::new(entries, self.is_of_walk);
+        self.ahead.listings.lock().come(self.directory, kept);
     }
 }
 
@@ -291,7 +305,7 @@ impl<T: Transport> Client<T> {
             walks.go(step, found, may_ask)
         };
         for directory in next {
-            if let Some(on_its_way) = self.directories_ahead.begin(directory) {
+            if let Some(on_its_way) = self.directories_ahead.begin(directory, true) {
                 host::spawn(client.clone().list_ahead(caller.clone(), on_its_way));
             }
         }
@@ -307,19 +321,11 @@ impl<T: Transport> Client<T> {
             return;
         };
         self.cache.learn_page(ino, 0, &page, &asked);
+        if page.end && !of.is_of_walk {
+            self.note_all_entries(ino, &page.entries);
+        }
         if page.end && self.cache.has_all(ino, &page.entries) {
             of.come(page.entries);
-        }
-    }
-
-    /// Keeps a page with all entries of a directory, which came because names were looked up, if they
-    /// were learned.
-    pub(crate) fn keep_listed(&self, directory: Ino, entries: Vec<DirEntry>) {
-        let is_complete = |directory: Ino| {
-            self.cache.find(directory).is_some_and(|inode| inode.lock().dentries.is_complete())
-        };
-        if self.directories_ahead.is_on() && is_complete(directory) {
-            self.directories_ahead.keep(directory, entries);
         }
     }
 
@@ -400,8 +406,8 @@ mod tests {
     fn listings_that_nobody_uses_are_limited_and_go_when_memory_is_short() {
         let ahead = Arc::<DirectoriesAhead>::default();
         let come = |directory: u64, many: u64| {
-            let listing = ahead.begin(Ino(directory)).unwrap();
-            assert!(ahead.begin(Ino(directory)).is_none(), "it is on its way");
+            let listing = ahead.begin(Ino(directory), true).unwrap();
+            assert!(ahead.begin(Ino(directory), true).is_none(), "it is on its way");
             listing.come(entries(many));
         };
         let kept = || {
@@ -415,7 +421,7 @@ mod tests {
         let new = 1_000_000;
         come(new, AHEAD_MAX as u64);
         assert_eq!((window(usize::MAX), window(1000)), (3, 0), "large ones have come");
-        let ask = |directory| ahead.begin(Ino(directory)).unwrap();
+        let ask = |directory| ahead.begin(Ino(directory), true).unwrap();
         let asked: Vec<_> = (new + 1..).map(ask).take(ON_THEIR_WAY_MAX).collect();
         assert_eq!(window(usize::MAX), 0, "enough are on their way");
         ahead.keep(Ino(new + 1), entries(9));
@@ -427,7 +433,7 @@ mod tests {
             ahead.keep(Ino(new + 2), entries(many));
             assert_eq!(kept(), (1, many as usize), "the last one");
         }
-        drop(ahead.begin(Ino(new + 3)));
+        drop(ahead.begin(Ino(new + 3), false));
         assert_eq!(kept(), (1, 10), "it is not on its way any more");
         ahead.set_short(true);
         assert_eq!((kept(), window(usize::MAX)), ((0, 0), 0));

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Directories whose place in the order is known.
 const PLACES_MAX: usize = 4096;
-/// Directories that are read at the same time, each by another program.
-const READERS_MAX: usize = 4;
+/// Directories that are read at the same time, each by another program or thread.
+const READERS_MAX: usize = 8;
 /// Listings that may begin with the files of their directory, since one that was prefetched was
 /// read.
 const LISTINGS_MAX: u32 = 2;

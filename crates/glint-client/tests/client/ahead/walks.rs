@@ -231,6 +231,71 @@ fn who_has_looked_names_up_lists_their_directories_without_asking() {
     });
 }
 
+/// A program that lists nothing goes through the directories in the order of their names, and lists them
+/// after that.
+#[test]
+fn who_looks_names_up_in_directory_after_directory_finds_the_next_one_here() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        fake.serve(TREE);
+        client.prefetch_files();
+        let mut names: Vec<String> = (0..TREE.directories).map(|n| n.to_string()).collect();
+        names.sort_unstable();
+        for (at, name) in names.iter().enumerate() {
+            let found = client.lookup(&Caller::ROOT, Ino::ROOT, name.as_bytes()).await.unwrap();
+            for number in 0..TREE.files {
+                fake.hold_answers(at > 2);
+                let name = number.to_string();
+                let lookup = client.lookup(&Caller::ROOT, found.attr.ino, name.as_bytes());
+                if at > 2 {
+                    lookup.now_or_never().expect("it is here").unwrap();
+                } else {
+                    lookup.await.unwrap();
+                }
+                fake.hold_answers(false);
+            }
+            host::sleep(Duration::from_millis(5)).await;
+        }
+        // The first directory and its first file, and a page of each directory.
+        let pages = 1 + TREE.directories as usize;
+        walk.has_asked(pages).await;
+        assert_eq!(fake.asked(Op::Lookup), 2);
+        for directory in 0..TREE.directories {
+            let entries = walk.list(Tree::directory(directory)).await;
+            assert_eq!(entries.len() as u64, TREE.files);
+        }
+        walk.has_asked(pages).await;
+    });
+}
+
+#[test]
+fn who_looks_a_name_up_while_the_page_is_on_its_way_waits_for_it() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        fake.serve(TREE);
+        client.prefetch_files();
+        let find = async |parent: Ino, name: &str| {
+            client.lookup(&Caller::ROOT, parent, name.as_bytes()).await.unwrap().attr.ino
+        };
+        for (directory, name) in [(0, "0"), (1, "1")] {
+            find(Ino::ROOT, name).await;
+            for file in ["0", "1"] {
+                find(Tree::directory(directory), file).await;
+            }
+            // Two in the order of names: the next one, 10, is asked for.
+            fake.hold_answers(directory == 1);
+        }
+        let answers = async {
+            host::sleep(Duration::from_millis(20)).await;
+            fake.hold_answers(false);
+        };
+        let (found, ()) = join(find(Tree::directory(10), "7"), answers).await;
+        assert_eq!(found, Tree::file(10, 7));
+        assert_eq!(fake.asked(Op::Lookup), 2);
+        walk.has_asked(4).await;
+    });
+}
+
 /// Others make a name, and move one away, in directories that were listed ahead.
 #[test]
 fn a_change_by_another_client_is_seen() {
