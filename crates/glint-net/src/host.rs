@@ -10,7 +10,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A task.
@@ -23,6 +23,12 @@ pub trait World {
 
     /// PipeEnd when so much simulated time has passed.
     fn sleep(&self, time: Duration) -> Task;
+
+    /// Does work that may wait, as a thread of its own would: some time after this call, on the machine
+    /// of the task that asks for it.
+    fn unblock(&self, work: Box<dyn FnOnce()>) {
+        self.spawn(Box::pin(async move { work() }));
+    }
 
     /// Connects to a server.
     fn connect(&self, address: &str) -> io::Result<Pipe>;
@@ -69,6 +75,48 @@ pub async fn sleep(time: Duration) {
         Some(world) => world.sleep(time).await,
         None => compio_runtime::time::sleep(time).await,
     }
+}
+
+/// Work that is done beside the tasks of a thread. It may be left out if this is dropped before it
+/// begins.
+#[must_use = "dropped, it may never be done"]
+pub enum UnblockedWork<T> {
+    /// On a thread that may wait.
+    Thread(blocking::Task<T>),
+    /// By a task of a simulated world.
+    Simulated(Pin<Box<dyn Future<Output = T>>>),
+}
+
+impl<T> UnblockedWork<T> {
+    /// Has it done, though nobody waits for it.
+    pub fn detach(self) {
+        if let UnblockedWork::Thread(task) = self {
+            task.detach();
+        }
+    }
+}
+
+impl<T> Future for UnblockedWork<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match &mut *self {
+            UnblockedWork::Thread(task) => Pin::new(task).poll(context),
+            UnblockedWork::Simulated(done) => done.as_mut().poll(context),
+        }
+    }
+}
+
+/// Does work that may wait for a disk or a kernel, beside the tasks of this thread.
+pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> UnblockedWork<T> {
+    let Some(world) = world() else { return UnblockedWork::Thread(blocking::unblock(work)) };
+    let done = Rc::new((RefCell::new(None), Signal::default()));
+    let doing = done.clone();
+    world.unblock(Box::new(move || {
+        doing.0.replace(Some(work()));
+        doing.1.wake();
+    }));
+    UnblockedWork::Simulated(Box::pin(async move { done.1.until(|| done.0.take()).await }))
 }
 
 /// One direction of a simulated connection.

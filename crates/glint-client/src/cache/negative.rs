@@ -14,6 +14,7 @@ use crate::cache::attrs::Tick;
 use crate::cache::in_flight::Asked;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::vfs::Found;
+use glint_net::host;
 use glint_proto::limits::NEGATIVE_DENTRIES_PER_DIRECTORY_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, Ino, MdsReply};
@@ -196,7 +197,7 @@ impl Cache {
     pub(crate) fn forget_in_kernel(&self, parent: Ino, name: &[u8]) {
         if let Some(kernel) = self.kernel().cloned() {
             let name = name.to_vec();
-            blocking::unblock(move || kernel.forget_name(parent, &name)).detach();
+            host::unblock(move || kernel.forget_name(parent, &name)).detach();
         }
     }
 

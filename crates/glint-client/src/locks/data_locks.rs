@@ -303,7 +303,7 @@ impl<T: Transport> Client<T> {
                     inode.wake();
                     if let Some(kernel) = self.cache.kernel().cloned() {
                         let ino = inode.ino;
-                        blocking::unblock(move || kernel.forget_pages(ino, range)).await;
+                        host::unblock(move || kernel.forget_pages(ino, range)).await;
                     }
                     inode.lock().rare.make().data_locks.forgot(id);
                     inode.wake();

@@ -7,6 +7,7 @@
 //! machine stood still, the first call afterwards may come before the thread that watches.
 
 use crate::client::Client;
+use glint_net::host::{self, UnblockedWork};
 use glint_net::{MdsSession, Transport};
 use glint_proto::clock;
 use glint_proto::lock::Range;
@@ -91,7 +92,7 @@ impl<T: Transport> Client<T> {
                     silent.as_secs()
                 );
                 self.end_delegations();
-                self.forget_cached().into_iter().for_each(blocking::Task::detach);
+                self.forget_cached().into_iter().for_each(UnblockedWork::detach);
                 *is_suspended = true;
             }
             None => {}
@@ -101,7 +102,7 @@ impl<T: Transport> Client<T> {
 
     /// Relies on nothing that locks on inodes protect. Returns how the kernel forgets: that may
     /// wait for requests that wait for the servers, for each inode.
-    pub(crate) fn forget_cached(&self) -> Vec<blocking::Task<()>> {
+    pub(crate) fn forget_cached(&self) -> Vec<UnblockedWork<()>> {
         let kernel = self.cache.kernel().cloned();
         let inodes = self.cache.all();
         for inode in &inodes {
@@ -117,7 +118,7 @@ impl<T: Transport> Client<T> {
         self.forget_foreign_children(&inodes);
         let Some(kernel) = kernel else { return Vec::new() };
         let names = kernel.clone();
-        let mut forgetting = vec![blocking::unblock(move || {
+        let mut forgetting = vec![host::unblock(move || {
             if !names.forget_all_names() {
                 tracing::warn!(
                     "this kernel cannot forget all names at once; they are looked up anew \
@@ -132,7 +133,7 @@ impl<T: Transport> Client<T> {
             };
             if known {
                 let (kernel, ino) = (kernel.clone(), inode.ino);
-                forgetting.push(blocking::unblock(move || _ = kernel.forget_attributes(ino)));
+                forgetting.push(host::unblock(move || _ = kernel.forget_attributes(ino)));
             }
             if pages {
                 let (kernel, ino) = (kernel.clone(), inode.ino);
@@ -141,7 +142,7 @@ impl<T: Transport> Client<T> {
                     kernel.forget_pages(ino, Range::ALL);
                     drop(forgetting);
                 };
-                blocking::unblock(forget).detach();
+                host::unblock(forget).detach();
             }
         }
         forgetting

@@ -216,7 +216,7 @@ impl<T: Transport> Client<T> {
 /// for what another client waits for with us, all names.
 async fn forget_names(kernel: Arc<dyn Kernel>, names: Vec<Name>) {
     let forgetting = kernel.clone();
-    let mut work = blocking::unblock(move || {
+    let mut work = host::unblock(move || {
         for (parent, name) in names {
             forgetting.forget_name(parent, &name);
         }

@@ -5,7 +5,8 @@ use crate::client::Client;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use glint_net::{Transport, host};
+use glint_net::Transport;
+use glint_net::host::{self, UnblockedWork};
 use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest};
 use glint_telemetry::event;
 use std::time::Duration;
@@ -120,7 +121,7 @@ impl<T: Transport> Client<T> {
 }
 
 /// Until the kernel has forgotten, if it does soon.
-async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
+async fn wait_a_while(forgetting: Vec<UnblockedWork<()>>) {
     if forgetting.is_empty() {
         return;
     }
@@ -130,5 +131,5 @@ async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
     if let Either::Right(_) = select(std::pin::pin!(all), std::pin::pin!(patience)).await {
         tracing::warn!("the kernel takes long to forget what it has cached");
     }
-    forgetting.into_iter().for_each(blocking::Task::detach);
+    forgetting.into_iter().for_each(UnblockedWork::detach);
 }

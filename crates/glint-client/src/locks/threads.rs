@@ -261,7 +261,7 @@ impl<T: Transport> Client<T> {
             && let Some(round) = self.kernel_memory.begin_to_ask(known)
         {
             let client = self.clone();
-            let pruning = blocking::unblock(move || {
+            let pruning = host::unblock(move || {
                 let asked = client.cache.prune(limit, round);
                 client.kernel_memory.end_to_ask(asked);
             });

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::data::prefetch::small_size;
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, StoreLock};
 use crate::kernel::Kernel;
-use glint_net::Transport;
+use glint_net::{Transport, host};
 use glint_telemetry::Counter;
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl<T: Transport> Client<T> {
             }
             opened
         };
-        for file in blocking::unblock(store).await {
+        for file in host::unblock(store).await {
             self.on_open_of_stored(&file);
         }
     }

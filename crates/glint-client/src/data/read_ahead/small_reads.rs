@@ -96,7 +96,7 @@ async fn store(
     };
     if let (Some(lock), Some(data)) = (lock, window.whole()) {
         let offset = window.offset;
-        blocking::unblock(move || lock.store(&*kernel, offset, &data)).await;
+        host::unblock(move || lock.store(&*kernel, offset, &data)).await;
     }
     forget(&inode, &window);
 }
