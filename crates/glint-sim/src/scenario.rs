@@ -1,17 +1,21 @@
 //! A run: some clients work, and everything that can fail does.
 
+mod verdict;
+
+pub(crate) use verdict::check;
+
 use crate::contested::Contested;
 use crate::fate::{FATES, FATES_OF_DISKS, WATCH};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
-use crate::workload::{Fs, Tally, Worker, list, make};
+use crate::workload::{Fs, Tally, Worker, make};
 use crate::world::executor::{Executor, Machine};
-use crate::world::hosts::{self, Hosts, Servers};
+use crate::world::hosts::{Hosts, Servers};
 use crate::world::peers::connect;
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Cluster, Remote};
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
-use glint_proto::{FileType, Ino, Layout, ObjectId};
+use glint_proto::{FileType, Ino, Layout};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -25,8 +29,6 @@ const CALLS: u64 = 40;
 const WORKERS: u32 = 2;
 /// Things that go wrong in one run, at most.
 const HARMS: u64 = 24;
-/// Longest time that members of chains take to be healed, once nothing goes wrong any more.
-const HEAL_MAX: Duration = Duration::from_secs(60);
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -192,49 +194,6 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
         client.prefetch_files();
     }
     Ok(client)
-}
-
-/// Checks the disks at the end, but for objects of these files, or of `any` that is not there.
-pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
-    hosts.engine.wait_to_read(None);
-    let report = futures_lite::future::block_on(glint_mds::check(&hosts.engine, false));
-    let report = report.map_err(text)?;
-    if let Some(finding) = report.findings.first() {
-        return Err(format!("{finding:?}"));
-    }
-    let strays = hosts.files_with_objects().into_iter();
-    let copies = hosts.copies();
-    let differ = |copies: &&Vec<(String, Vec<u8>)>| {
-        // One that is not there is as good as an empty one.
-        let has_all = copies.len() == hosts.replicas() || copies[0].1.is_empty();
-        !has_all || copies.windows(2).any(|two| two[0].1 != two[1].1)
-    };
-    // A hostile client may make objects of its own files at one OST alone, where no file has them.
-    let theirs: BTreeSet<String> = but.iter().map(|ino| format!("{:016x}", ino.0)).collect();
-    let is_of_chain =
-        |stripe: &str| u16::from_str_radix(stripe, 16).is_ok_and(|n| n >= ObjectId::OF_CHAINS);
-    let is_theirs = |object: &str| {
-        let parts = object.split_once('.');
-        parts.is_some_and(|(ino, stripe)| theirs.contains(ino) && !is_of_chain(stripe))
-    };
-    // Nobody reads an object that belongs to no file.
-    let is_left = |object: &str| {
-        let ino = object.split_once('.').and_then(|(ino, _)| u64::from_str_radix(ino, 16).ok());
-        any && ino.is_some_and(|ino| !report.files.contains_key(&Ino(ino)))
-    };
-    let is_checked = |object: &str| !is_theirs(object) && !is_left(object);
-    let differing = copies.iter().find(|(object, copies)| differ(copies) && is_checked(object));
-    if let Some((object, copies)) = differing {
-        let shown: Vec<_> = copies.iter().map(|(place, bytes)| (place, bytes.len())).collect();
-        return Err(format!("copies of {object} differ: {shown:?}"));
-    }
-    match strays
-        .filter(|ino| !any && !but.contains(ino))
-        .find(|ino| !report.files.contains_key(ino))
-    {
-        Some(ino) => Err(format!("an object belongs to no file: {ino}")),
-        None => Ok(()),
-    }
 }
 
 impl Run {
@@ -413,71 +372,6 @@ impl Run {
         let mut outcome = self.outcome.get();
         what(&mut outcome);
         self.outcome.set(outcome);
-    }
-
-    /// Looks through a client that is alive at what others have left.
-    async fn verify_by(
-        &self,
-        witness: &Member,
-        members: &[Rc<Member>],
-        shared: Option<Ino>,
-    ) -> Result<(), String> {
-        let forgets = self.locks || self.outcome.get().power_losses > 0;
-        let contested = self.contested.borrow().clone();
-        if let Some(contested) = contested {
-            contested.turn(&witness.fs, &witness.dead, None, &self.troubles).await?;
-        }
-        for worker in members.iter().filter(|m| m.dead.get()).flat_map(|m| &m.workers) {
-            let found = list(&witness.fs, worker.own).await.map_err(text)?;
-            worker.model.borrow().accepts(&found, forgets)?;
-        }
-        let any_dead = members.iter().any(|member| member.dead.get());
-        if let Some(shared) = shared.filter(|_| !any_dead) {
-            let found = list(&witness.fs, shared).await.map_err(text)?;
-            let tally = self.tally.borrow();
-            let must: BTreeSet<String> =
-                tally.iter().filter(|(_, n)| **n == 1).map(|(name, _)| name.clone()).collect();
-            if found != must || tally.values().any(|n| !(0..=1).contains(n)) {
-                return Err(format!("shared names are {found:?}, their tally {tally:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    async fn verify(&self, shared: Option<Ino>) -> Result<(), String> {
-        let members = self.members.borrow().clone();
-        for member in members.iter().filter(|member| !member.dead.get()) {
-            for worker in &member.workers {
-                worker.verify_all().await?;
-            }
-        }
-        if let Some(witness) = members.iter().find(|member| !member.dead.get()) {
-            self.verify_by(witness, &members, shared).await?;
-        }
-        for member in members.iter().filter(|member| member.dead.get()) {
-            self.executor.kill(member.machine);
-            self.executor.network.cut(Some(member.machine));
-        }
-        // Time for what is deleted to be destroyed, and for the dead to be forgotten.
-        self.executor.sleep(3 * hosts::LEASE).await;
-        let sessions = self.hosts.mds().mds().sessions().len();
-        let alive = members.iter().filter(|member| !member.dead.get()).count();
-        let probes = usize::from(self.probe.borrow().is_some());
-        let alive = alive + self.hosts.peers() + probes;
-        if sessions != alive {
-            return Err(format!("{sessions} sessions of {alive} clients"));
-        }
-        (0..self.hosts.count()).for_each(|host| self.hosts.heal(host));
-        self.hosts.restart_failed();
-        let healed = self.executor.now() + HEAL_MAX;
-        while !self.hosts.are_whole() {
-            if self.executor.now() > healed {
-                return Err("members of chains are not healed".into());
-            }
-            self.executor.sleep(Duration::from_millis(100)).await;
-        }
-        (0..self.hosts.count()).for_each(|host| self.hosts.stop(host));
-        Ok(())
     }
 }
 
