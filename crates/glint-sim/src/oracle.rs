@@ -115,6 +115,8 @@ pub(crate) struct Model {
     /// Names of the call that is under way, and the number of calls so far.
     under_way: Vec<String>,
     calls: u64,
+    /// How many of them were on each name.
+    calls_on: BTreeMap<String, u64>,
 }
 
 impl Model {
@@ -122,6 +124,15 @@ impl Model {
     pub(crate) fn begins(&mut self, names: &[&str]) {
         self.under_way = names.iter().map(|name| (*name).to_owned()).collect();
         self.calls += 1;
+        for name in names {
+            *self.calls_on.entry((*name).to_owned()).or_default() += 1;
+        }
+    }
+
+    /// How many calls there have been on a name, if none is under way.
+    pub(crate) fn at_rest(&self, name: &str) -> Option<u64> {
+        let is_under_way = self.under_way.iter().any(|one| one == name);
+        (!is_under_way).then(|| self.calls_on.get(name).copied().unwrap_or_default())
     }
 
     /// How many calls there have been, if none is under way.

@@ -1,5 +1,7 @@
 //! Workload of clients, and checks that what they are told is true.
 
+mod peeks;
+
 use crate::contested::{Anew, Contested};
 use crate::oracle::{Model, Troubles, runs};
 use crate::world::executor::Executor;
@@ -70,23 +72,6 @@ pub(crate) async fn list(fs: &Fs, directory: Ino) -> FsResult<BTreeSet<String>> 
     Ok(names)
 }
 
-/// The inodes in a directory, listed from the first one and with attributes, as who walks a tree;
-/// with their names.
-async fn list_to_walk(fs: &Fs, directory: Ino) -> FsResult<Vec<(String, Ino)>> {
-    let handle = fs.opendir(ROOT, directory).await?;
-    let (mut found, mut cookie) = (Vec::new(), 0);
-    loop {
-        let page = fs.readdir(ROOT, handle, cookie, 256, true).await?;
-        let Some(last) = page.entries.last() else { break };
-        cookie = last.cookie;
-        let names = page.entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..");
-        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
-        found.extend(names.map(|entry| (text(&entry.name), entry.ino)));
-    }
-    fs.release(handle).await?;
-    Ok(found)
-}
-
 impl Worker {
     fn name(&self) -> String {
         format!("n{}", self.executor.below(NAMES))
@@ -134,8 +119,7 @@ impl Worker {
             10 => self.verify(&one).await,
             11 => self.verify_names().await,
             12 => self.sync().await,
-            13 if self.executor.one_in(2) => self.walk().await,
-            13 => self.peek().await,
+            13 => self.look_at_others().await,
             14 | 15 => self.contest().await,
             16 => self.use_kept(&one).await,
             _ => self.share().await,
@@ -392,48 +376,6 @@ impl Worker {
             self.model.borrow_mut().synced();
         }
         Ok(())
-    }
-
-    /// Checks that another client sees of a directory what its worker was told last, if that does
-    /// nothing meanwhile.
-    async fn peek(&self) -> Result<(), String> {
-        let Some(other) = self.executor.one_of(&self.all.borrow()).cloned() else { return Ok(()) };
-        self.sees(&other, list(&self.fs, other.own)).await
-    }
-
-    /// The same of the directories of all workers, one after the other in the order of the root,
-    /// or of some: what is listed ahead may have changed by then.
-    async fn walk(&self) -> Result<(), String> {
-        let top = self.expect("list", list_to_walk(&self.fs, Ino::ROOT).await, Ok(()))?;
-        for (_, directory) in top.unwrap_or_default() {
-            let is_it = |other: &&Rc<Worker>| other.own == directory;
-            let Some(other) = self.all.borrow().iter().find(is_it).cloned() else { continue };
-            let listed = async {
-                let found = list_to_walk(&self.fs, directory).await?;
-                Ok::<BTreeSet<String>, Errno>(found.into_iter().map(|(name, _)| name).collect())
-            };
-            self.sees(&other, listed).await?;
-            if self.executor.one_in(8) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks what is listed of the directory of another worker.
-    async fn sees(
-        &self,
-        other: &Worker,
-        listed: impl Future<Output = FsResult<BTreeSet<String>>>,
-    ) -> Result<(), String> {
-        let quiet = || (!other.dead.get()).then(|| other.model.borrow().quiet()).flatten();
-        let Some(before) = quiet() else { return Ok(()) };
-        let want: BTreeSet<String> = other.model.borrow().names.keys().cloned().collect();
-        let got = self.expect("list", listed.await, Ok(()))?.unwrap_or_default();
-        if quiet() != Some(before) || got == want {
-            return Ok(());
-        }
-        Err(format!("another client sees {got:?}, and must see {want:?}"))
     }
 
     /// A call on a name that others use, too: it may fail, but not succeed twice.
