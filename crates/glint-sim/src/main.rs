@@ -93,7 +93,8 @@ fn main() -> ExitCode {
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
          power, {} failed disks, {} dead and {} cut off clients, {} \
-         heads felled, {} OSTs given up, {} objects removed; next {:016x}",
+         heads felled, {} OSTs given up, {} objects removed, {} files read in kernels and {} stored \
+         there; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -106,6 +107,8 @@ fn main() -> ExitCode {
         total.felled_heads,
         total.given_up,
         total.removed,
+        total.read_in_kernel,
+        total.stored_in_kernel,
         total.next
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -8,9 +8,10 @@ use crate::contested::Contested;
 use crate::fate::{FATES, FATES_OF_DISKS, WATCH};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
-use crate::workload::{Fs, Tally, Worker, make};
+use crate::workload::{Fs, SharedTree, Tally, Worker, make};
 use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{Hosts, Servers};
+use crate::world::kernel::SimulatedKernel;
 use crate::world::peers::connect;
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Cluster, Remote};
@@ -53,6 +54,10 @@ pub struct Outcome {
     pub given_up: u64,
     /// Objects whose files were removed from one member.
     pub removed: u64,
+    /// Files that the kernels of clients read from pages that they had.
+    pub read_in_kernel: u64,
+    /// Files of which they were given pages that they had not asked for.
+    pub stored_in_kernel: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
     /// Next decision of the seed: equal if two runs were equal.
@@ -81,6 +86,7 @@ pub(crate) struct Run {
     pub(crate) members: RefCell<Vec<Rc<Member>>>,
     tally: Tally,
     pub(crate) contested: RefCell<Option<Rc<Contested>>>,
+    tree: RefCell<Option<Rc<SharedTree>>>,
     outcome: Cell<Outcome>,
     /// Things that may still go wrong.
     pub(crate) harms_left: Cell<u64>,
@@ -152,6 +158,7 @@ fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
         members: RefCell::default(),
         tally: Tally::default(),
         contested: RefCell::default(),
+        tree: RefCell::default(),
         outcome: Cell::default(),
         harms_left: Cell::new(1 + executor.below(HARMS)),
         calm_until: Cell::default(),
@@ -170,6 +177,11 @@ fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
     outcome.steps = executor.steps();
     outcome.seconds = executor.now().as_secs();
     outcome.next = executor.below(u64::MAX);
+    for worker in run.members.borrow().iter().filter_map(|member| member.workers.first()) {
+        let used = worker.kernel.as_ref().map(|kernel| kernel.used()).unwrap_or_default();
+        outcome.read_in_kernel += used.reads;
+        outcome.stored_in_kernel += used.stores;
+    }
     let result = result.and_then(|result| result);
     // Data that a dead client sent to an OST may be there, and its changes at the MDS not.
     let leaves_objects =
@@ -299,6 +311,9 @@ impl Run {
     async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
         let machine = Machine(10 + index);
         let fs = mount(&self.hosts.mds(), index).await?;
+        // Whether one has a kernel changes which inodes it forgets by itself.
+        let has_kernel = self.locks && !self.executor.one_in(4);
+        let kernel = has_kernel.then(|| SimulatedKernel::of(&fs));
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));
@@ -314,11 +329,17 @@ impl Run {
             None => Rc::new(Contested::make(&fs, self.locks).await?),
         };
         self.contested.replace(Some(contested.clone()));
+        // It would fill a disk that has no room for it.
+        if self.locks && !self.troubles.full.get() && self.tree.borrow().is_none() {
+            let tree = SharedTree::make(&fs).await.map_err(text)?;
+            self.tree.replace(Some(Rc::new(tree)));
+        }
         let mut workers = Vec::new();
         for number in 0..WORKERS {
             workers.push(Rc::new(Worker {
                 executor: self.executor.clone(),
                 fs: fs.clone(),
+                kernel: kernel.clone(),
                 own: directory(format!("c{index}w{number}")).await?,
                 shared,
                 model: Rc::new(RefCell::new(Model::default())),
@@ -326,6 +347,7 @@ impl Run {
                 all: self.workers.clone(),
                 tally: self.tally.clone(),
                 contested: contested.clone(),
+                tree: self.tree.borrow().clone(),
                 troubles: self.troubles.clone(),
                 stripe: self.stripe(),
                 kept: Cell::new(None),
@@ -387,6 +409,8 @@ impl Outcome {
         self.felled_heads += other.felled_heads;
         self.given_up += other.given_up;
         self.removed += other.removed;
+        self.read_in_kernel += other.read_in_kernel;
+        self.stored_in_kernel += other.stored_in_kernel;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);
     }

@@ -1,10 +1,14 @@
 //! Workload of clients, and checks that what they are told is true.
 
 mod peeks;
+mod tree;
+
+pub(crate) use tree::SharedTree;
 
 use crate::contested::{Anew, Contested};
 use crate::oracle::{Model, Troubles, runs};
 use crate::world::executor::Executor;
+use crate::world::kernel::SimulatedKernel;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
 use glint_net::{Cluster, Remote};
 use glint_proto::{Errno, FileType, FsResult, Ino, Layout, OpenFlags, RenameFlags, SetAttr};
@@ -31,6 +35,8 @@ pub(crate) type Tally = Rc<RefCell<BTreeMap<String, i64>>>;
 pub(crate) struct Worker {
     pub(crate) executor: Rc<Executor>,
     pub(crate) fs: Fs,
+    /// The kernel of its client, if that has one.
+    pub(crate) kernel: Option<Arc<SimulatedKernel>>,
     pub(crate) own: Ino,
     pub(crate) shared: Ino,
     pub(crate) model: Rc<RefCell<Model>>,
@@ -40,6 +46,8 @@ pub(crate) struct Worker {
     pub(crate) all: Rc<RefCell<Vec<Rc<Worker>>>>,
     pub(crate) tally: Tally,
     pub(crate) contested: Rc<Contested>,
+    /// What all read and change, if clients keep locks.
+    pub(crate) tree: Option<Rc<SharedTree>>,
     pub(crate) troubles: Rc<Troubles>,
     /// Size of a stripe, if files are written over more than one.
     pub(crate) stripe: Option<u64>,
@@ -107,7 +115,7 @@ impl Worker {
     pub(crate) async fn step(&self) -> Result<(), String> {
         let (one, two) = (self.name(), self.name());
         self.model.borrow_mut().begins(&[&one, &two]);
-        let result = match self.executor.below(19) {
+        let result = match self.executor.below(20) {
             0..=2 => self.create(&one).await,
             3 => self.mkdir(&one).await,
             4 => self.unlink(&one).await,
@@ -122,6 +130,10 @@ impl Worker {
             13 => self.look_at_others().await,
             14 | 15 => self.contest().await,
             16 => self.use_kept(&one).await,
+            17 => match &self.tree {
+                Some(tree) => self.use_tree(tree).await,
+                None => self.share().await,
+            },
             _ => self.share().await,
         };
         // The result of a call that nobody looks at is not known.

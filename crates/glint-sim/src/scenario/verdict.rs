@@ -91,6 +91,11 @@ impl Run {
             for worker in &member.workers {
                 worker.verify_all().await?;
             }
+            if let [worker, ..] = &member.workers[..]
+                && let Some(tree) = &worker.tree
+            {
+                worker.read_tree(tree, true).await?;
+            }
         }
         if let Some(witness) = members.iter().find(|member| !member.dead.get()) {
             self.verify_by(witness, &members, shared).await?;

@@ -8,14 +8,20 @@ use std::rc::Rc;
 
 /// Names that are looked up together.
 const LOOKED_UP: u64 = 3;
+/// Bytes of a page of a listing: for a few names.
+const LISTING_BYTES: u32 = 256;
 
 /// The inodes in a directory, listed from the first one and with attributes, as who walks a tree;
 /// with their names.
-async fn list_to_walk(fs: &Fs, directory: Ino) -> FsResult<Vec<(String, Ino)>> {
+pub(super) async fn list_to_walk(
+    fs: &Fs,
+    directory: Ino,
+    bytes_max: u32,
+) -> FsResult<Vec<(String, Ino)>> {
     let handle = fs.opendir(ROOT, directory).await?;
     let (mut found, mut cookie) = (Vec::new(), 0);
     loop {
-        let page = fs.readdir(ROOT, handle, cookie, 256, true).await?;
+        let page = fs.readdir(ROOT, handle, cookie, bytes_max, true).await?;
         let Some(last) = page.entries.last() else { break };
         cookie = last.cookie;
         let names = page.entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..");
@@ -36,8 +42,8 @@ impl Worker {
         }
     }
 
-    /// Looks up some names in the directory of another worker, which are there or not. They are looked
-    /// up whatever that does meanwhile, so that somebody knows that they are free.
+    /// Looks up some names in the directory of another worker, which are there or not. It does so
+    /// whatever that does meanwhile: so its client knows which are free.
     async fn look_up(&self) -> Result<(), String> {
         let Some(other) = self.executor.one_of(&self.all.borrow()).cloned() else { return Ok(()) };
         for _ in 0..LOOKED_UP {
@@ -73,12 +79,13 @@ impl Worker {
     /// The same of the directories of all workers, one after the other in the order of the root,
     /// or of some: what is listed ahead may have changed by then.
     async fn walk(&self) -> Result<(), String> {
-        let top = self.expect("list", list_to_walk(&self.fs, Ino::ROOT).await, Ok(()))?;
+        let top =
+            self.expect("list", list_to_walk(&self.fs, Ino::ROOT, LISTING_BYTES).await, Ok(()))?;
         for (_, directory) in top.unwrap_or_default() {
             let is_it = |other: &&Rc<Worker>| other.own == directory;
             let Some(other) = self.all.borrow().iter().find(is_it).cloned() else { continue };
             let listed = async {
-                let found = list_to_walk(&self.fs, directory).await?;
+                let found = list_to_walk(&self.fs, directory, LISTING_BYTES).await?;
                 Ok::<BTreeSet<String>, Errno>(found.into_iter().map(|(name, _)| name).collect())
             };
             self.sees(&other, listed).await?;

@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Machine(pub(crate) u32);
 
+/// Work that a thread would do is done before so many microseconds, most of it much earlier.
+const UNBLOCKED_US_LOG2_MAX: u64 = 14;
+
 /// The machine of what is no machine: the network, and fate.
 pub(crate) const NOWHERE: Machine = Machine(0);
 
@@ -247,6 +250,16 @@ impl World for Handle {
 
     fn sleep(&self, time: Duration) -> Task {
         self.0.sleep(time)
+    }
+
+    fn unblock(&self, work: Box<dyn FnOnce()>) {
+        let executor = self.0.clone();
+        let late =
+            Duration::from_micros(executor.below(1 << executor.below(UNBLOCKED_US_LOG2_MAX)));
+        self.spawn(Box::pin(async move {
+            executor.sleep(late).await;
+            work();
+        }));
     }
 
     fn connect(&self, address: &str) -> io::Result<Pipe> {
