@@ -12,8 +12,8 @@
 //! contract says survives is there, or an error was told; the namespace is consistent at the end; nothing hangs. In some
 //! runs a client that keeps to no rule says anything at any time, and nobody else notices.
 //!
-//! Does not know: FUSE, threads, real disks, and of a kernel no more than the pages of files that it
-//! keeps. Those are what the end-to-end tests are for.
+//! Does not know: FUSE, threads, real disks, and of kernels no more than the pages of files that
+//! they keep. Those are what the end-to-end tests are for.
 
 #[cfg(test)]
 mod attributes;
@@ -30,4 +30,5 @@ mod scenario;
 mod workload;
 mod world;
 
-pub use scenario::{Outcome, run};
+pub use scenario::{Outcome, run, run_with};
+pub use world::lapses::Lapse;

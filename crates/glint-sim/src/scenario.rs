@@ -12,6 +12,7 @@ use crate::workload::{Fs, SharedTree, Tally, Worker, make};
 use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{Hosts, Servers};
 use crate::world::kernel::SimulatedKernel;
+use crate::world::lapses::{DeafClient, Lapse};
 use crate::world::peers::connect;
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Cluster, Remote};
@@ -82,6 +83,8 @@ pub(crate) struct Run {
     /// Clients keep locks, write data behind, and change directories by themselves.
     pub(crate) locks: bool,
     pub(crate) layout: Layout,
+    /// A fault that clients have on purpose.
+    lapse: Option<Lapse>,
     pub(crate) workers: Rc<RefCell<Vec<Rc<Worker>>>>,
     pub(crate) members: RefCell<Vec<Rc<Member>>>,
     tally: Tally,
@@ -112,8 +115,17 @@ pub(crate) struct Run {
 
 /// Runs one seed; with `copies`, files have copies in each. An error says what was wrong.
 pub fn run(seed: u64, copies: bool) -> Result<Outcome, String> {
+    run_alone(seed, copies, None)
+}
+
+/// Runs one seed with clients that have a fault. An error says how it was found.
+pub fn run_with(seed: u64, lapse: Lapse) -> Result<Outcome, String> {
+    run_alone(seed, false, Some(lapse))
+}
+
+fn run_alone(seed: u64, copies: bool, lapse: Option<Lapse>) -> Result<Outcome, String> {
     // A thread of its own, so that its thread-local connections end with it.
-    let thread = std::thread::Builder::new().spawn(move || run_here(seed, copies));
+    let thread = std::thread::Builder::new().spawn(move || run_here(seed, copies, lapse));
     let joined = thread.map_err(|e| e.to_string())?.join();
     joined.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -122,7 +134,7 @@ pub fn run(seed: u64, copies: bool) -> Result<Outcome, String> {
     })
 }
 
-fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
+fn run_here(seed: u64, copies: bool, lapse: Option<Lapse>) -> Result<Outcome, String> {
     let executor = Executor::new(seed);
     let locks = executor.one_in(2);
     let disks_fail = executor.one_in(2);
@@ -154,6 +166,7 @@ fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
         hosts: Hosts::new(&executor, &osts, locks, layout),
         locks,
         layout,
+        lapse,
         workers: Rc::default(),
         members: RefCell::default(),
         tally: Tally::default(),
@@ -201,11 +214,16 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 
 /// A client, on the machine of the calling task.
 pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
-    let client = Client::simulated(connect(servers, index).await?, true);
+    Ok(begin(connect(servers, index).await?, index))
+}
+
+/// A client with this connection.
+fn begin(connection: Cluster<Remote>, index: u32) -> Fs {
+    let client = Client::simulated(connection, true);
     if index.is_multiple_of(2) {
         client.prefetch_files();
     }
-    Ok(client)
+    client
 }
 
 impl Run {
@@ -310,10 +328,17 @@ impl Run {
     /// A client mounts, and makes its directories.
     async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
         let machine = Machine(10 + index);
-        let fs = mount(&self.hosts.mds(), index).await?;
+        let connection = connect(&self.hosts.mds(), index).await?;
+        let is_deaf = self.lapse == Some(Lapse::AbsentNamesKept);
+        let deaf = is_deaf.then(|| DeafClient::listen(&connection));
+        let fs = begin(connection, index);
+        if let Some(deaf) = deaf {
+            deaf.begin(&fs, index, &self.executor, &self.hosts);
+        }
         // Whether one has a kernel changes which inodes it forgets by itself.
         let has_kernel = self.locks && !self.executor.one_in(4);
-        let kernel = has_kernel.then(|| SimulatedKernel::of(&fs));
+        let keeps_pages = self.lapse == Some(Lapse::PagesKept);
+        let kernel = has_kernel.then(|| SimulatedKernel::of(&fs, keeps_pages));
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));

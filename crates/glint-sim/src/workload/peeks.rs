@@ -35,7 +35,7 @@ pub(super) async fn list_to_walk(
 impl Worker {
     /// Looks at what others have, by listings or by names.
     pub(super) async fn look_at_others(&self) -> Result<(), String> {
-        match self.executor.below(4) {
+        match self.executor.below(5) {
             0 | 1 => self.walk().await,
             2 => self.peek().await,
             _ => self.look_up().await,

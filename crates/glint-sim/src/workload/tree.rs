@@ -11,12 +11,15 @@ use glint_client::{Vfs, WriteHow};
 use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const DIRECTORIES: usize = 2;
 /// Sizes of the files of each: less than a page, one, and more.
 const SIZES: [usize; 5] = [100, 1, 4096, 5000, 300];
 /// Bytes of a page of a listing, which has all of them.
 const LISTING_BYTES: u32 = 4096;
+/// How long who reads it does something else in between: what is read ahead comes before the next.
+const PAUSE_US_MAX: u64 = 20_000;
 
 /// A file, and the values that it was full of.
 struct ValuedFile {
@@ -111,6 +114,10 @@ impl Worker {
                 }
                 if !all && self.executor.one_in(10) {
                     return Ok(());
+                }
+                if self.executor.one_in(4) {
+                    let pause = Duration::from_micros(self.executor.below(PAUSE_US_MAX));
+                    self.executor.sleep(pause).await;
                 }
             }
         }

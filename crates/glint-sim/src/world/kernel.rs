@@ -71,12 +71,16 @@ pub(crate) struct PagesUsed {
 pub(crate) struct SimulatedKernel {
     files: Mutex<BTreeMap<Ino, KnownFile>>,
     used: Mutex<PagesUsed>,
+    /// It forgets no pages: see [`Lapse::PagesKept`].
+    ///
+    /// [`Lapse::PagesKept`]: crate::world::lapses::Lapse::PagesKept
+    keeps_pages: bool,
 }
 
 impl SimulatedKernel {
     /// The kernel of this client, which has done nothing before.
-    pub(crate) fn of(fs: &Fs) -> Arc<SimulatedKernel> {
-        let kernel = Arc::<SimulatedKernel>::default();
+    pub(crate) fn of(fs: &Fs, keeps_pages: bool) -> Arc<SimulatedKernel> {
+        let kernel = Arc::new(SimulatedKernel { keeps_pages, ..SimulatedKernel::default() });
         fs.set_kernel(kernel.clone());
         kernel
     }
@@ -161,7 +165,9 @@ impl Kernel for SimulatedKernel {
     }
 
     fn forget_pages(&self, ino: Ino, range: Range) {
-        self.with(ino, |file| file.forget_pages(range));
+        if !self.keeps_pages {
+            self.with(ino, |file| file.forget_pages(range));
+        }
     }
 
     fn takes_pages(&self) -> bool {

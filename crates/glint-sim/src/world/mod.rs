@@ -5,6 +5,7 @@ pub(crate) mod executor;
 pub(crate) mod felled;
 pub(crate) mod hosts;
 pub(crate) mod kernel;
+pub(crate) mod lapses;
 pub(crate) mod network;
 pub(crate) mod peers;
 pub(crate) mod records;

@@ -18,6 +18,11 @@ use std::rc::Rc;
 /// Number, as a client, of the first process of a server that is one.
 const FIRST_PEER: u64 = 1 << 20;
 
+/// Number of a client.
+pub(crate) fn client_id(index: u32) -> ClientId {
+    ClientId(1000 + u64::from(index))
+}
+
 /// A connection to all servers, of the machine of the calling task.
 pub(crate) async fn connect(servers: &Servers, index: u32) -> Result<Cluster<Remote>, String> {
     connect_as(servers, index, None).await
@@ -34,7 +39,7 @@ pub(crate) async fn connect_as(
         mount_point: format!("/mnt{index}"),
     };
     let owner = Owner { certificate, secret: 0 };
-    let client = ClientId(1000 + u64::from(index));
+    let client = client_id(index);
     let (_, session) = servers.connect(client, &hello("", 0), owner).await.map_err(text)?;
     servers.disconnect(&session);
     let welcome = Welcome { session: session.number(), ..servers.welcome() };
