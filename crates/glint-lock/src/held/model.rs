@@ -1,5 +1,6 @@
 //! Clients and the server's table of locks on data, with answers that come in any order or
-//! never, and recalls that overtake them.
+//! never, and recalls that overtake them. Each client has a kernel with pages, which calls fill and
+//! which it is given others.
 
 use super::*;
 use crate::extents::ExtentTable;
@@ -10,6 +11,22 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 
 const INO: Ino = Ino(9);
+
+/// A use of a lock, with its range, that began in this step.
+struct HeldUse {
+    id: u64,
+    purpose: Use,
+    range: Range,
+    step: u64,
+}
+
+/// Pages that the kernel forgets for a lock, since this step. It waits for those that were being
+/// filled then, and for no others.
+struct Forgetting {
+    id: u64,
+    range: Range,
+    step: u64,
+}
 
 #[derive(Default)]
 struct Client {
@@ -22,7 +39,51 @@ struct Client {
     recalls: VecDeque<u64>,
     /// Recalled and not here.
     unknown: Vec<u64>,
-    uses: Vec<u64>,
+    uses: Vec<HeldUse>,
+    /// Pages that its kernel has, and those that it is forgetting.
+    pages: Vec<Range>,
+    forgetting: Vec<Forgetting>,
+}
+
+impl Client {
+    /// Begins to use a lock, if one may be used.
+    fn begin(&mut self, range: Range, write: bool, purpose: Use, step: u64) {
+        if let Some(id) = self.held.begin(range, write, purpose) {
+            self.uses.push(HeldUse { id, purpose, range, step });
+        }
+    }
+
+    /// Ends a use, whose pages come to the kernel only now: it may have forgotten all meanwhile.
+    fn end(&mut self, ended: &HeldUse) {
+        if ended.purpose != Use::Call {
+            self.pages.push(ended.range);
+        }
+        match ended.purpose {
+            Use::Store => self.held.stored(ended.id),
+            Use::Call | Use::Fill(_) | Use::Bring => _ = self.held.end(ended.id),
+        }
+    }
+
+    /// Goes on to have pages of a lock forgotten that is to be returned. That takes until the next
+    /// time at least.
+    fn drain(&mut self, id: u64, step: u64) {
+        if let Some(at) = self.forgetting.iter().position(|forgetting| forgetting.id == id) {
+            let Forgetting { range, step: begun, .. } = self.forgetting[at];
+            let is_filling = |held: &HeldUse| {
+                matches!(held.purpose, Use::Fill(pages) if pages.overlaps(range))
+                    && held.step < begun
+            };
+            if self.uses.iter().any(is_filling) {
+                return;
+            }
+            self.forgetting.swap_remove(at);
+            self.pages.retain(|pages| !pages.overlaps(range));
+            self.held.forgot(id);
+        }
+        if let Some(Drain::Forget(range)) = self.held.drain(id) {
+            self.forgetting.push(Forgetting { id, range, step });
+        }
+    }
 }
 
 #[derive(Default)]
@@ -32,6 +93,7 @@ struct World {
     waiting: Vec<(u64, usize, u64)>,
     granted: Vec<(u64, DataLock)>,
     out: Vec<crate::bits::Message>,
+    steps: u64,
 }
 
 impl World {
@@ -70,6 +132,8 @@ impl World {
         }
         let returns = client.held.return_unused();
         (client.held, client.sent_mark) = (HeldData::default(), 0);
+        // The kernel has forgotten it.
+        client.pages.clear();
         returns.into_iter().for_each(|number| self.return_locks(at, number));
     }
 
@@ -99,9 +163,7 @@ impl World {
         }
         let ids: Vec<u64> = client.held.locks.iter().map(|data| data.id).collect();
         for id in ids {
-            while let Some(Drain::Forget(_)) = client.held.drain(id) {
-                client.held.forgot(id);
-            }
+            client.drain(id, self.steps);
             if client.held.locks.iter().any(|data| data.id == id && data.closed) {
                 returns.extend(client.held.remove(id));
             }
@@ -110,7 +172,8 @@ impl World {
     }
 
     fn step(&mut self, (kind, at, start, len, write): (u8, usize, u64, u64, bool)) {
-        let (id, range) = (ClientId(at as u64), Range::of(start, len));
+        self.steps += 1;
+        let (id, range, step) = (ClientId(at as u64), Range::of(start, len), self.steps);
         let client = &mut self.clients[at];
         let some = start as usize;
         match kind {
@@ -131,7 +194,11 @@ impl World {
                 client.sent_mark = client.flight.sent_mark();
                 client.flight.end(request);
                 match client.held.add(lock, used) {
-                    Some(id) => client.uses.extend(used.then_some(id)),
+                    Some(id) if used => {
+                        let (purpose, range) = (Use::Call, lock.range);
+                        client.uses.push(HeldUse { id, purpose, range, step });
+                    }
+                    Some(_) => {}
                     None => client.unknown.push(lock.number),
                 }
             }
@@ -147,10 +214,10 @@ impl World {
                     }
                 }
             }
-            9 => client.uses.extend(client.held.begin(range, write, Use::Call)),
+            9 => client.begin(range, write, Use::Call, step),
             10 if !client.uses.is_empty() => {
-                let id = client.uses.swap_remove(some % client.uses.len());
-                client.held.end(id);
+                let ended = client.uses.swap_remove(some % client.uses.len());
+                client.end(&ended);
             }
             11 => {
                 let unasked = client.held.unasked();
@@ -159,6 +226,8 @@ impl World {
             12..=13 => self.progress(at, false),
             14 => self.progress(at, true),
             15 => self.forget(at),
+            16 => client.begin(range, write, Use::Fill(range), step),
+            17 => client.begin(range, false, Use::Store, step),
             _ => {}
         }
         self.deliver();
@@ -173,6 +242,11 @@ impl World {
                 let gives = self.table.gives(ClientId(at as u64), INO, data.lock);
                 assert!(gives, "{at} relies on {data:?}");
             }
+            for pages in &client.pages {
+                let lock = DataLock { number: 0, range: *pages, write: false };
+                let gives = self.table.gives(ClientId(at as u64), INO, lock);
+                assert!(gives, "the kernel of {at} has {pages:?}, which others may change");
+            }
         }
     }
 }
@@ -180,11 +254,11 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Locks that a client relies on were granted to it by the servers; and all who wait are
-    /// served.
+    /// Locks that a client relies on were granted to it by the servers, and pages are in its kernel
+    /// under such locks alone; and all who wait are served.
     #[test]
     fn nobody_relies_on_what_it_does_not_have(
-        steps in proptest::collection::vec((0u8..16, 0usize..3, 0u64..8, 1u64..5, any::<bool>()), 0..150)
+        steps in proptest::collection::vec((0u8..18, 0usize..3, 0u64..8, 1u64..5, any::<bool>()), 0..150)
     ) {
         let mut world = World::default();
         steps.into_iter().for_each(|step| world.step(step));
