@@ -82,6 +82,12 @@ pub const READ_AHEAD_BYTES: usize = 2 << 20;
 pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// Most bytes of entries in one page of a directory.
 pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of entries for which one page has room, whatever less is wished.
+pub const DIR_PAGE_BYTES_MIN: usize = 4 << 10;
+/// Bytes that an entry of it counts for beside its name, without attributes.
+pub const DIR_ENTRY_BYTES: usize = 24;
+/// Bytes that an entry of it counts for beside its name, with attributes.
+pub const DIR_ENTRY_PLUS_BYTES: usize = 128;
 /// Inodes above which a client asks the kernel to forget some. Each takes about 400 bytes, with its
 /// name in its directory: all of them together less than 256 MB.
 pub const KNOWN_INODES_MAX: usize = 3 << 17;
@@ -284,6 +290,11 @@ pub const fn reserve_data(total: u64) -> u64 {
 /// Space that users may write below which new files avoid an OST, where they can.
 pub const fn full_below(total: u64) -> u64 {
     clamp(total / 100, 0, 1 << 30)
+}
+
+/// Bytes of entries for which a page of a directory has room, where so many are wished.
+pub const fn dir_page_bytes(wished: u32) -> usize {
+    clamp(wished as u64, DIR_PAGE_BYTES_MIN as u64, DIR_PAGE_BYTES_MAX as u64) as usize
 }
 
 /// Descriptors of a server, by use. Each part has its own, so that none takes those of another.

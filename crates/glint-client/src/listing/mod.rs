@@ -32,7 +32,9 @@ use crate::listing::lookup_order::LookupOrder;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Listing};
 use glint_net::{Transport, host};
-use glint_proto::limits::{DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
+use glint_proto::limits::{
+    DIR_ENTRY_PLUS_BYTES, DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION, dir_page_bytes,
+};
 use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
@@ -58,10 +60,6 @@ const _: () = assert!(
 );
 /// A listing is taken for no shorter than this.
 const TYPICAL_MIN: usize = 16;
-/// Bytes that an entry takes beside its name, and the least that there is room for, as servers
-/// count it.
-const ENTRY_BYTES: usize = 128;
-const ROOM_MIN: usize = 4096;
 
 /// A page of a directory that a program is told of.
 #[derive(Clone, Copy)]
@@ -265,10 +263,10 @@ impl Drop for ListingOnItsWay {
 
 /// How many of the entries of a directory are told at once where there is room for so many bytes.
 fn page_len(entries: &[DirEntry], bytes_max: u32) -> usize {
-    let room = (bytes_max as usize).clamp(ROOM_MIN, DIR_PAGE_BYTES_MAX);
+    let room = dir_page_bytes(bytes_max);
     let (mut len, mut bytes) = (0, 0);
     for (at, entry) in entries.iter().enumerate() {
-        bytes += ENTRY_BYTES + entry.name.len();
+        bytes += DIR_ENTRY_PLUS_BYTES + entry.name.len();
         // The next page begins after a cookie, which names may share.
         let same_cookie = at > 0 && entries[at - 1].cookie == entry.cookie;
         if bytes > room && !same_cookie {

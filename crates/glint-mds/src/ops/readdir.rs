@@ -8,15 +8,12 @@ use crate::error::{OpResult, errno};
 use crate::service::{Context, Mds};
 use crate::store::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
 use glint_kv::{Keyspace, Kv};
-use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
+use glint_proto::limits::{
+    DIR_ENTRY_BYTES, DIR_ENTRY_PLUS_BYTES, DIR_PAGE_ENTRIES_MAX, dir_page_bytes,
+};
 use glint_proto::lock::Bits;
 use glint_proto::posix::READ;
 use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
-
-/// Bytes that an entry takes on the wire beside its name, without attributes.
-const ENTRY_BYTES: usize = 24;
-/// Bytes that an entry takes on the wire beside its name, with attributes.
-const ENTRY_PLUS_BYTES: usize = 128;
 
 /// Room for entries in a page.
 pub(super) struct Room {
@@ -30,7 +27,7 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(bytes: usize, plus: bool) -> Room {
-        let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
+        let each = if plus { DIR_ENTRY_PLUS_BYTES } else { DIR_ENTRY_BYTES };
         Room { bytes, each, entries: bytes / (each + 8) }
     }
 
@@ -106,7 +103,7 @@ impl<K: Kv> Mds<K> {
                 });
             }
         }
-        let mut room = Room::new((bytes_max as usize).clamp(4096, DIR_PAGE_BYTES_MAX), plus);
+        let mut room = Room::new(dir_page_bytes(bytes_max), plus);
         room.entries = room.entries.min(DIR_PAGE_ENTRIES_MAX);
         if plus && cookie == 0 {
             // Who learns all names knows which there are not.

@@ -4,16 +4,14 @@
 
 use crate::support::{ANN, ROOT, Tree};
 use glint_proto::limits::{
-    DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX, SCAN_DIRECTORIES_MAX,
+    DIR_PAGE_BYTES_MAX, DIR_PAGE_BYTES_MIN, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX,
+    SCAN_DIRECTORIES_MAX,
 };
 use glint_proto::posix::ScanFilter;
 use glint_proto::{Cred, DirPage, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Page that the MDS makes for a smaller wish.
-const PAGE_BYTES_MIN: usize = 4096;
 
 fn page(tree: &Tree, cookie: u64, bytes_max: u32, plus: bool) -> DirPage {
     let request = MdsRequest::Readdir { ino: Ino::ROOT, cookie, bytes_max, plus };
@@ -57,7 +55,7 @@ proptest! {
             prop_assert!(page.entries.len() <= DIR_PAGE_ENTRIES_MAX);
             let bytes: usize = page.entries.iter().map(|entry| entry.name.len()).sum();
             let wish = bytes_max as usize;
-            prop_assert!(bytes <= wish.clamp(PAGE_BYTES_MIN, DIR_PAGE_BYTES_MAX));
+            prop_assert!(bytes <= wish.clamp(DIR_PAGE_BYTES_MIN, DIR_PAGE_BYTES_MAX));
             for entry in page.entries {
                 prop_assert!(entry.cookie > cookie, "in their order");
                 cookie = entry.cookie;
