@@ -347,12 +347,10 @@ impl<T: Transport> Vfs for Client<T> {
         let MdsReply::Dir(page) = self.ask_to_learn(caller, &request, &mut asked).await? else {
             return Err(Errno::EPROTO);
         };
-        if let Some(last) = page.entries.last().filter(|_| page.end) {
-            file.note_last_entry(last.cookie);
-        }
         if !plus && self.has_locks() {
             self.cache.inode(file.ino).lock().dentries.pages().note_listed();
         }
+        let told = ListedPage { is_begin, is_end: page.end, was_ahead: false };
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {
             let mut valid = Valid::default();
@@ -370,10 +368,7 @@ impl<T: Transport> Vfs for Client<T> {
             }
             listing.valid.push(valid);
         }
-        let new = file.listed_to.take_new(is_begin, &listing.entries);
-        self.note_listing(file.ino, is_begin, new);
-        let page = ListedPage { directory: file.ino, is_begin, was_ahead: false };
-        self.list_next(caller, page, new);
+        self.note_told(caller, &file, told, &listing.entries);
         Ok(listing)
     }
 

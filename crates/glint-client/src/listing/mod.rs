@@ -64,9 +64,10 @@ const TYPICAL_MIN: usize = 16;
 /// A page of a directory that a program is told of.
 #[derive(Clone, Copy)]
 pub(crate) struct ListedPage {
-    pub(crate) directory: Ino,
     /// It is the first one.
     pub(crate) is_begin: bool,
+    /// It is the last one.
+    pub(crate) is_end: bool,
     /// It had come ahead.
     pub(crate) was_ahead: bool,
 }
@@ -278,9 +279,26 @@ fn page_len(entries: &[DirEntry], bytes_max: u32) -> usize {
 }
 
 impl<T: Transport> Client<T> {
+    /// A program is told of these entries of a directory through a handle: notes what of them is
+    /// new to it for all parts that ask ahead of it.
+    pub(crate) fn note_told(
+        &self,
+        caller: &Caller,
+        file: &OpenFile,
+        page: ListedPage,
+        entries: &[DirEntry],
+    ) {
+        if let Some(last) = entries.last().filter(|_| page.is_end) {
+            file.note_last_entry(last.cookie);
+        }
+        let new = file.listed_to.take_new(page.is_begin, entries);
+        self.note_listing(file.ino, page.is_begin, new);
+        self.list_next(caller, file.ino, page, new);
+    }
+
     /// A program is told of these entries of a directory: asks for the listings that it is likely
     /// to want next.
-    pub(crate) fn list_next(&self, caller: &Caller, page: ListedPage, entries: &[DirEntry]) {
+    fn list_next(&self, caller: &Caller, directory: Ino, page: ListedPage, entries: &[DirEntry]) {
         if !self.directories_ahead.is_on() || !caller.may_all() {
             return;
         }
@@ -290,7 +308,7 @@ impl<T: Transport> Client<T> {
         };
         let named = |entry: &DirEntry| (entry.ino, Box::<[u8]>::from(entry.name.as_slice()));
         let found = entries.iter().filter(is_directory).map(named).collect();
-        let ListedPage { directory, is_begin, was_ahead } = page;
+        let ListedPage { is_begin, was_ahead, .. } = page;
         let next = {
             let mut listings = self.directories_ahead.listings.lock();
             let window_max = listings.window_max(self.inodes_max());
@@ -348,16 +366,10 @@ impl<T: Transport> Client<T> {
         }
         glint_telemetry::count(Counter::DirectoriesListedAheadUsed, u64::from(was_ahead));
         let len = page_len(&entries, bytes_max);
-        if len < entries.len() {
-            // The others are asked for, as without this.
-            entries.truncate(len);
-        } else if let Some(last) = entries.last() {
-            file.note_last_entry(last.cookie);
-        }
-        let new = file.listed_to.take_new(true, &entries);
-        self.note_listing(directory, true, new);
-        let page = ListedPage { directory, is_begin: true, was_ahead };
-        self.list_next(caller, page, new);
+        let page = ListedPage { is_begin: true, is_end: len == entries.len(), was_ahead };
+        // The others are asked for, as without this.
+        entries.truncate(len);
+        self.note_told(caller, file, page, &entries);
         let valid = entries.iter_mut().map(|entry| self.cache.add_attributes(directory, entry));
         let valid = valid.collect();
         Some(Listing { entries, valid })
