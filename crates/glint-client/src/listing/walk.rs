@@ -7,6 +7,8 @@
 //! two once the first subdirectory of a directory is listed first, and twice as many with each one
 //! that was of use. Who leaves out, or does not descend into, what was asked for gets half as many,
 //! and at none he has to list some in order before there are two again: each time twice as many.
+//! Walks that have some ahead at once share the room for them alike, or each would push out those
+//! that the others come to next.
 
 use glint_proto::Ino;
 use std::collections::VecDeque;
@@ -141,6 +143,15 @@ impl TreeWalk {
         self.levels.iter().any(WalkLevel::has_unused)
     }
 
+    /// Whether any of the next directories were asked for.
+    fn is_ahead(&self) -> bool {
+        let next = |level: &WalkLevel| {
+            let mut next = level.subdirectories[level.next..].iter().take(WINDOW_MAX);
+            next.any(WalkedDirectory::is_unused)
+        };
+        self.levels.iter().any(next)
+    }
+
     /// Leaves all directories but so many of the first ones. Returns whether any were left out that
     /// were asked for.
     fn leave(&mut self, levels: usize) -> bool {
@@ -187,7 +198,7 @@ pub(super) struct WalkStep {
     pub(super) is_begin: bool,
     /// It had come ahead.
     pub(super) was_ahead: bool,
-    /// Directories that may be asked for ahead.
+    /// Directories that may be asked for ahead, of all walks.
     pub(super) window_max: usize,
 }
 
@@ -211,14 +222,17 @@ impl TreeWalks {
         if step.is_begin {
             self.begin(step.directory, step.was_ahead);
         }
-        let mut walks = self.walks.iter_mut().rev();
-        let Some((walk, depth)) =
-            walks.find_map(|walk| walk.depth_of(step.directory).map(|depth| (walk, depth)))
+        let mut walks = self.walks.iter().enumerate().rev();
+        let Some((at, depth)) =
+            walks.find_map(|(at, walk)| walk.depth_of(step.directory).map(|depth| (at, depth)))
         else {
             return Vec::new();
         };
+        let is_other = |(other, walk): &(usize, &TreeWalk)| *other != at && walk.is_ahead();
+        let share = step.window_max / (1 + self.walks.iter().enumerate().filter(is_other).count());
+        let walk = &mut self.walks[at];
         walk.add(depth, found);
-        walk.ask(step.window_max.min(WINDOW_MAX), may_ask)
+        walk.ask(share.min(WINDOW_MAX), may_ask)
     }
 
     /// Forgets all of them.
@@ -297,7 +311,6 @@ impl TreeWalks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     /// Subdirectories of each directory of a tree: so many at each depth, named backwards.
     struct Wide {
@@ -317,7 +330,9 @@ mod tests {
     struct Walker {
         tree: Wide,
         walks: TreeWalks,
-        asked: BTreeSet<u64>,
+        /// What came and was not listed, the oldest first, and how many may be there.
+        asked: Vec<u64>,
+        room: usize,
         requests: usize,
         waits: usize,
         listed: usize,
@@ -325,25 +340,29 @@ mod tests {
 
     impl Walker {
         fn new(many: u64, depth: u32) -> Walker {
-            let (walks, asked) = (TreeWalks::default(), BTreeSet::new());
-            Walker { tree: Wide { many, depth }, walks, asked, requests: 0, waits: 0, listed: 0 }
+            let (tree, walks) = (Wide { many, depth }, TreeWalks::default());
+            let (asked, room) = (Vec::new(), WALKS_MAX * WINDOW_MAX);
+            Walker { tree, walks, asked, room, requests: 0, waits: 0, listed: 0 }
         }
 
         /// Lists a directory. Returns those in it.
         fn list(&mut self, directory: u64) -> Vec<u64> {
-            let was_ahead = self.asked.remove(&directory);
+            let asked = self.asked.iter().position(|asked| *asked == directory);
+            let was_ahead = asked.map(|at| self.asked.remove(at)).is_some();
             self.listed += 1;
             self.waits += usize::from(!was_ahead);
             self.requests += usize::from(!was_ahead);
             let inside = self.tree.subdirectories(directory);
             let name = |ino: u64| Box::<[u8]>::from((u64::MAX - ino).to_be_bytes().as_slice());
             let found = inside.iter().map(|ino| (Ino(*ino), name(*ino))).collect();
-            let (directory, window_max) = (Ino(directory), WINDOW_MAX);
+            let (directory, window_max) = (Ino(directory), self.room);
             let step = WalkStep { directory, is_begin: true, was_ahead, window_max };
             for ino in self.walks.go(step, found, |_| true) {
                 self.requests += 1;
-                assert!(self.asked.insert(ino.0), "{ino} is asked for twice");
+                assert!(!self.asked.contains(&ino.0), "{ino} is asked for twice");
+                self.asked.push(ino.0);
             }
+            self.asked.drain(..self.asked.len().saturating_sub(self.room));
             inside
         }
 
@@ -375,7 +394,7 @@ mod tests {
         let inside = walker.list(1);
         assert_eq!(walker.asked.len(), 0, "one directory is no walk");
         walker.list(inside[0]);
-        assert_eq!(walker.asked.iter().copied().collect::<Vec<_>>(), inside[1..3]);
+        assert_eq!(walker.asked, inside[1..3]);
         for at in [90, 50, 70, 60] {
             walker.list(inside[at]);
         }
@@ -413,6 +432,17 @@ mod tests {
             walker.list(b);
         }
         assert!(walker.waits <= 6, "{}", walker.waits);
+        assert_eq!(walker.requests, walker.listed);
+    }
+
+    #[test]
+    fn walks_at_once_leave_each_other_room() {
+        let mut walker = Walker { room: WINDOW_MAX, ..Walker::new(100, 1) };
+        let trees: Vec<_> = (0..WALKS_MAX as u64).map(|tree| walker.list(2 + tree)).collect();
+        for at in 0..100 {
+            trees.iter().for_each(|tree| _ = walker.list(tree[at]));
+        }
+        assert_eq!(walker.waits, 2 * WALKS_MAX, "for the first and the second listing of each");
         assert_eq!(walker.requests, walker.listed);
     }
 
