@@ -61,6 +61,9 @@ pub const STRIPE_BYTES_LOG2_DEFAULT: u8 = 20;
 /// Most OSTs in one file system, and so most stripes of one file.
 pub const OST_COUNT_MAX: u16 = 1024;
 
+/// Layouts of a file, planned or left, of which there may still be objects: each is kept for a
+/// lease after the file has moved, or for longer where a client has crashed.
+pub const LAYOUTS_KEPT_MAX: usize = 64;
 /// Most files of which a client says at once that it is going to read them.
 pub const PREFETCHED_FILES_MAX: usize = 64;
 /// Extents of a watched object that one answer has.

@@ -23,14 +23,11 @@ use crate::service::{Context, Mds};
 use crate::store::keys::{self, Orphan};
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::LAYOUTS_KEPT_MAX;
 use glint_proto::lock::{Bits, DataLock, Range};
 use glint_proto::posix::permit_owner;
 use glint_proto::{Attr, Avoided, ClientId, Errno, FsResult, Ino, Layout, MdsReply, clock};
 use std::sync::atomic::Ordering;
-
-/// Plans of one file that there are at once, at most; each crash of a client may leave one for a
-/// while.
-const PLANS_MAX: usize = 64;
 
 impl<K: Kv> Mds<K> {
     pub(crate) async fn plan_layout(
@@ -111,7 +108,8 @@ impl<K: Kv> Mds<K> {
         }
         let from = keys::orphan_objects(ino, Layout::default());
         let to = keys::after(ino);
-        let all = self.kv.scan(Keyspace::Orphan, &from, &to, PLANS_MAX).await.map_err(errno)?;
+        let all =
+            self.kv.scan(Keyspace::Orphan, &from, &to, LAYOUTS_KEPT_MAX).await.map_err(errno)?;
         let mut others = vec![record.attr.layout];
         for (_, value) in all {
             if let Some(Orphan::Destroy(other) | Orphan::Planned(other, _)) = Orphan::parse(&value)
@@ -119,7 +117,7 @@ impl<K: Kv> Mds<K> {
                 others.push(other);
             }
         }
-        if others.len() > PLANS_MAX {
+        if others.len() > LAYOUTS_KEPT_MAX {
             return Err(Errno::EAGAIN);
         }
         layout.number_after(&record.attr.layout);
@@ -385,5 +383,7 @@ mod tests {
         assert_eq!(switch(one, planned), Err(Errno::EAGAIN), "data may have been written there");
         let planned = plan(two, &[]).unwrap();
         assert_eq!(switch(one, planned), Ok(planned));
+        let refused = (0..=LAYOUTS_KEPT_MAX).find_map(|_| plan(two, &[]).err());
+        assert_eq!(refused, Some(Errno::EAGAIN), "objects of all of them are kept for now");
     }
 }

@@ -451,8 +451,14 @@ impl<F: Vfs> Call<'_, F> {
             replace: arg.flags as i32 & libc::XATTR_REPLACE != 0,
             kill_sgid: arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
         };
-        self.fs.setxattr(&self.caller, self.ino, name, value, flags).await.map(|()| 0)
+        let done = self.fs.setxattr(&self.caller, self.ino, name, value, flags).await;
+        done.map(|()| 0).map_err(as_setxattr_says)
     }
+}
+
+/// An error as setxattr(2) can say it: Linux makes EOPNOTSUPP of EAGAIN.
+fn as_setxattr_says(error: Errno) -> Errno {
+    if error == Errno::EAGAIN { Errno::EBUSY } else { error }
 }
 
 #[cfg(test)]
@@ -474,6 +480,12 @@ mod tests {
             assert!(is_use(opcode, ROOT_NODE), "{opcode:?}");
         }
         assert!(is_use(Opcode::Getattr, 7));
+    }
+
+    #[test]
+    fn who_is_to_try_again_hears_that_from_setxattr() {
+        let said = [Errno::EAGAIN, Errno::EOPNOTSUPP].map(as_setxattr_says);
+        assert_eq!(said, [Errno::EBUSY, Errno::EOPNOTSUPP]);
     }
 
     /// Each level that takes a future and awaits it doubles its size, and what is large is moved

@@ -5,6 +5,7 @@ use super::stripe::{Wish, number_in, ost_count, too_few_domains};
 use crate::CommandResult;
 use crate::live;
 use crate::signals::Stop;
+use glint_proto::limits::LAYOUTS_KEPT_MAX;
 use glint_server::human_bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -233,9 +234,11 @@ fn is_as_wished(layout: &str, words: &str) -> bool {
 /// Why a file does not get the layout that is wished.
 fn explained(path: &Path, wish: &str, errno: Errno) -> String {
     match errno {
-        Errno::AGAIN | Errno::BUSY => {
-            "others use it too much just now; it stays where it is. Try again later".into()
-        }
+        Errno::AGAIN | Errno::BUSY => format!(
+            "others use it too much just now, or it has moved {LAYOUTS_KEPT_MAX} times within the \
+             lease of the server, for which old objects are kept; it stays where it is. Try again \
+             later"
+        ),
         Errno::INVAL => refused(wish, &layout_of(path), ost_count(path)),
         Errno::NOSPC => without_place(wish, &layout_of(path)),
         Errno::PERM | Errno::ACCESS => {
