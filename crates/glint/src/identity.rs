@@ -37,6 +37,9 @@ pub const SOCKET: &str = "glint.sock";
 /// File that each data directory has.
 pub const DATA: &str = "glint.json";
 
+/// File of a data directory that says where its server listens.
+pub const LISTEN: &str = "listen";
+
 /// Whether people say a path, and not a host: with a slash, or by the name of something that is
 /// here and that a command can be about. Of a mount nothing is looked up: it may be dead.
 pub fn is_path(said: &str) -> bool {

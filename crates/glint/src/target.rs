@@ -1,9 +1,10 @@
 //! Target of a command: a mount or a server, or the only one that is there.
 
 use crate::control;
-use crate::identity::{DATA, SOCKET, in_full, is_path};
+use crate::identity::{DATA, LISTEN, SOCKET, in_full, is_path};
 use glint_mount::MountedAt;
 use glint_net::{Address, NetError, Remote, UNIX_PREFIX};
+use glint_server::data_dir::DataDir;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -31,8 +32,8 @@ const LISTENS: &str = "00010000";
 /// Argument of a command that any server can answer.
 #[derive(clap::Args)]
 pub(crate) struct TargetArg {
-    /// A path in a mount, or a server as HOST or HOST:PORT, or on this host by its socket or the data
-    /// directory that has it [default: the only one that is mounted, or served at a socket, here].
+    /// A path in a mount, or a server as HOST or HOST:PORT, or on this host by its socket or its
+    /// data directory [default: the only one that is mounted, or served at a socket, here].
     #[arg(value_name = "DIR|HOST:PORT")]
     target: Option<String>,
 }
@@ -41,8 +42,8 @@ pub(crate) struct TargetArg {
 #[derive(clap::Args)]
 pub(crate) struct MdsArg {
     /// A path in a mount, or the server with the MDS as HOST or HOST:PORT, or on this host by its
-    /// socket or the data directory that has it [default: the only one that is mounted, or served at
-    /// a socket, here].
+    /// socket or its data directory [default: the only one that is mounted, or served at a socket,
+    /// here].
     #[arg(value_name = "DIR|HOST:PORT")]
     target: Option<String>,
 }
@@ -95,6 +96,14 @@ fn servers() -> Vec<String> {
         .collect();
     found.dedup();
     found
+}
+
+/// Where the server listens that holds a data directory, as it has said there.
+fn listens_at(data: &Path) -> Option<String> {
+    // What one has said that does not run may be the address of another one by now.
+    let is_held = !DataDir::wait_until_free(data, Duration::ZERO);
+    let said = std::fs::read_to_string(data.join(LISTEN)).ok().filter(|_| is_held);
+    said.filter(|address| !address.is_empty())
 }
 
 fn only<T>(mut found: Vec<T>, list: impl Fn(&T) -> String) -> Result<Option<T>, String> {
@@ -159,10 +168,14 @@ impl Target {
                 Err(format!("{said}: {FOR_ROOT}"))
             }
             // That of a server with `--listen` has no socket.
-            Err(_) if Path::new(said).join(DATA).exists() => Err(format!(
-                "{said}: no server listens at a socket in this data directory; if its server runs \
-                 with --listen, say HOST:PORT of that, or where it is mounted"
-            )),
+            Err(_) if Path::new(said).join(DATA).exists() => {
+                listens_at(Path::new(said)).map(Target::Server).ok_or_else(|| {
+                    format!(
+                        "{said}: no server runs that says where it listens in this data \
+                         directory; start it, or say HOST:PORT of it, or where it is mounted"
+                    )
+                })
+            }
             Err(_) => Err(format!("{said} is not in a Glint mount, and no server listens there")),
         }
     }
@@ -269,6 +282,11 @@ mod tests {
         assert!(said().contains("is not in a Glint mount"), "{}", said());
         std::fs::write(dir.path().join(DATA), "{}").unwrap();
         assert!(said().contains("say HOST:PORT"), "{}", said());
+        std::fs::write(dir.path().join(LISTEN), "10.0.0.1:7").unwrap();
+        assert!(said().contains("say HOST:PORT"), "nobody runs: {}", said());
+        let lock = std::fs::File::create(dir.path().join("lock")).unwrap();
+        lock.lock().unwrap();
+        assert_eq!(Target::find(Some(path)), Ok(Target::Server("10.0.0.1:7".into())));
         std::fs::write(dir.path().join(SOCKET), "").unwrap();
         assert!(matches!(Target::find(Some(path)), Ok(Target::Server(_))));
     }

@@ -3,6 +3,7 @@
 //! DATA/glint.json   format version, identity, number of OSTs
 //! DATA/boot_id      of the host when it was last served
 //! DATA/lock         held while a process uses the directory
+//! DATA/listen       where its server listens, as the commands that serve it say
 //! DATA/mds          metadata engine; not of an OSS
 //! DATA/runs.json    how the runs of an OSS ended
 //! DATA/scrubbed.json  when all data was compared with its checksums last

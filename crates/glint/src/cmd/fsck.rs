@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long = "oss", value_name = "DIR")]
     osses: Vec<PathBuf>,
     /// Check a file system that is served, by its server with the MDS: HOST or HOST:PORT, on this
-    /// host its socket or the data directory that has it, or, as the user who mounted it, a mount.
+    /// host its socket or its data directory, or, as the user who mounted it, a mount.
     #[arg(long, value_name = "DIR|HOST:PORT|MOUNT",
         conflicts_with_all = ["directory", "data", "osses", "repair"])]
     online: Option<String>,

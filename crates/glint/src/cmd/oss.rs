@@ -1,6 +1,6 @@
 //! `glint oss`: more OSTs for a file system, on another host or another disk.
 
-use super::serve::BoundListener;
+use super::serve::{BoundListener, note_address};
 use super::serving::{Alone, keep_files_private, serve_until};
 use crate::metrics;
 use crate::signals::Stop;
@@ -74,6 +74,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let listener = BoundListener::or_in(said, &args.data)?;
+    note_address(&args.data, Some(&listener))?;
     let domain = args.alone.failure_domain.unwrap_or_default();
     let running = RunningOss::start(data, settings, mds, advertised.clone(), domain)?;
     let server = listener.serve(running.oss.clone(), threads)?;

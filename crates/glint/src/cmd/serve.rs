@@ -1,6 +1,7 @@
 //! `glint serve`: the servers without a mount.
 
 use super::serving::{Alone, keep_files_private, serve_until};
+use crate::identity::LISTEN;
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
@@ -47,6 +48,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let settings = Settings { failure_domain, ..args.alone.serving.apply() };
     let stop = Stop::listen()?;
     let listener = BoundListener::or_in(said, &args.data)?;
+    note_address(&args.data, Some(&listener))?;
     let running = RunningMds::start(data, Settings { shared: true, ..settings })?;
     running.reach_peers(crate::identity::get()?);
     let address = listener.address.clone();
@@ -111,10 +113,26 @@ pub(crate) fn not_bound(option: &str, address: &str, error: &std::io::Error) -> 
     format!("{option} {address}: {what}")
 }
 
+/// Leaves word in a data directory that is held of where its server listens, if it does: for
+/// commands that are told the directory.
+pub(crate) fn note_address(data: &Path, listener: Option<&BoundListener>) -> Result<(), String> {
+    let path = data.join(LISTEN);
+    let noted = match listener {
+        Some(listener) => std::fs::write(&path, &listener.said),
+        None => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        },
+    };
+    noted.map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// A bound address, before anything is served at it.
 pub(crate) struct BoundListener {
     listener: glint_net::ListeningSocket,
     address: Address,
+    /// The address as it was said, in full.
+    said: String,
 }
 
 impl BoundListener {
@@ -156,7 +174,7 @@ impl BoundListener {
             address = Address::parse_as(&resolved.to_string(), identity);
         }
         let listener = bind_patiently(&address).map_err(|e| not_bound("--listen", text, &e))?;
-        Ok(BoundListener { listener, address })
+        Ok(BoundListener { listener, address, said: text.clone() })
     }
 
     /// Address of the server.
@@ -177,6 +195,17 @@ impl BoundListener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_data_directory_says_where_its_server_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let noted = || std::fs::read_to_string(dir.path().join(LISTEN)).ok();
+        let listener = BoundListener::bind("127.0.0.1:0", true).unwrap();
+        note_address(dir.path(), Some(&listener)).unwrap();
+        assert_eq!(noted().as_deref(), Some("127.0.0.1:0"));
+        (0..2).for_each(|_| note_address(dir.path(), None).unwrap());
+        assert_eq!(noted(), None);
+    }
 
     #[test]
     fn a_name_that_does_not_resolve_is_no_malformed_address() {

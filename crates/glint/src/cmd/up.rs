@@ -1,6 +1,6 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
-use super::serve::BoundListener;
+use super::serve::{BoundListener, note_address};
 use super::serving::{Serving, keep_files_private, ost_count};
 use crate::control::{Control, MountServers};
 use crate::live::Live;
@@ -98,6 +98,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let data_path = args.data.canonicalize().unwrap_or_else(|_| args.data.clone());
     let source = format!("glint:{}", data_path.display());
     let shared = listener.is_some();
+    note_address(&args.data, listener.as_ref())?;
     let running = RunningMds::start(data, Settings { shared, mounted: true, ..settings })?;
     running.reach_peers(crate::identity::get()?);
     let cluster = Cluster::new(

@@ -110,7 +110,9 @@ fn damage_is_found_while_the_server_runs() {
     let repair = glint().args(["fsck", "--repair", text(&data)]).output().unwrap();
     assert_eq!(repair.status.code(), Some(1), "{repair:?}");
     let server = world.serve(port, &[]);
-    assert!(check(&address(port), 0).0.is_empty());
+    for place in [address(port).as_str(), text(&data)] {
+        assert!(check(place, 0).0.is_empty(), "{place}");
+    }
     server.stop();
 
     let away = glint().args(["fsck", "--online", &address(port)]).output().unwrap();

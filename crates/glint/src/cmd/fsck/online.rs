@@ -99,8 +99,7 @@ impl NamespaceSource {
 fn not_answered(mount: &Path) -> String {
     format!(
         "nobody answers for the mount at {}: run this as the user who mounted it, or say the \
-         server with the MDS: HOST or HOST:PORT, or on this host its socket or the data directory \
-         that has it",
+         server with the MDS: HOST or HOST:PORT, or on this host its socket or its data directory",
         mount.display()
     )
 }
