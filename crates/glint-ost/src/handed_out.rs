@@ -190,6 +190,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::Path;
     use std::sync::Barrier;
+    use tempfile::TempDir;
 
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 
@@ -224,6 +225,23 @@ mod tests {
         store.settle(Duration::ZERO, None).unwrap();
     }
 
+    /// A store with an object of so many bytes, which has checksums.
+    fn settled(bytes: usize) -> (TempDir, Arc<ObjectStore>) {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let store = store(dir.path());
+        store.write(OBJECT, 0, &vec![7; bytes], None, false).unwrap();
+        settle(&store);
+        (dir, store)
+    }
+
+    /// The same, opened anew: nothing was compared.
+    fn unchecked(bytes: usize) -> (TempDir, Arc<ObjectStore>) {
+        let (dir, first) = settled(bytes);
+        drop(first);
+        let again = store(dir.path());
+        (dir, again)
+    }
+
     #[test]
     fn an_object_is_handed_out_if_it_is_right_and_nobody_has_it() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -252,10 +270,7 @@ mod tests {
 
     #[test]
     fn an_object_is_handed_out_while_it_is_scrubbed() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let store = store(dir.path());
-        store.write(OBJECT, 0, &vec![7; 3 << 20], None, false).unwrap();
-        settle(&store);
+        let (_dir, store) = settled(3 << 20);
         store.begin_scrub();
         while !matches!(store.scrub(), ScrubStep::Read(bytes) if bytes > 0) {}
         assert_eq!(store.scrub_report().objects, 0, "it is not read to its end");
@@ -267,12 +282,7 @@ mod tests {
 
     #[test]
     fn a_large_object_is_checked_behind_and_handed_out_later() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let first = store(dir.path());
-        first.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
-        settle(&first);
-        drop(first);
-        let store = store(dir.path());
+        let (_dir, store) = unchecked(200_000);
         let is_handed = || match hand_out(&store, OBJECT, up_to(100_000)).unwrap() {
             HandOut::Handed(_) => true,
             HandOut::Refused => panic!("it is there"),
@@ -289,29 +299,20 @@ mod tests {
 
     #[test]
     fn who_opens_a_file_does_not_wait_for_all_of_a_slow_disk() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let first = store(dir.path());
-        first.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
-        settle(&first);
-        drop(first);
-        let store = store(dir.path());
-        let unchecked = || store.file(OBJECT, None).unwrap().unwrap().unchecked_bytes().unwrap();
+        let (_dir, store) = unchecked(200_000);
+        let left = || store.file(OBJECT, None).unwrap().unwrap().unchecked_bytes().unwrap();
         let bounds = CheckBounds { bytes: u64::MAX, time: Duration::ZERO };
         assert!(matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::ChecksFirst)));
-        assert_eq!(unchecked(), 200_000 - (64 << 10), "one block was compared");
+        assert_eq!(left(), 200_000 - (64 << 10), "one block was compared");
         check_behind(&store, OBJECT).unwrap();
-        assert_eq!(unchecked(), 0);
+        assert_eq!(left(), 0);
         assert!(matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::Handed(_))));
     }
 
     #[test]
     fn those_who_open_a_file_at_once_compare_each_block_once() {
         const BLOCKS: u64 = 64;
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let store = store(dir.path());
-        let data = vec![7u8; (BLOCKS as usize) << 16];
-        store.write(OBJECT, 0, &data, None, false).unwrap();
-        settle(&store);
+        let (_dir, store) = settled((BLOCKS as usize) << 16);
         let file = store.file(OBJECT, None).unwrap().unwrap();
         assert_eq!(file.unchecked_bytes().unwrap(), BLOCKS << 16);
         let start = Barrier::new(8);
@@ -332,10 +333,7 @@ mod tests {
 
     #[test]
     fn what_was_compared_is_not_compared_again_until_it_changes() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let store = store(dir.path());
-        store.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
-        settle(&store);
+        let (_dir, store) = settled(200_000);
         let compares_nothing = || {
             let bounds = CheckBounds { bytes: 0, time: Duration::MAX };
             matches!(hand_out(&store, OBJECT, bounds), Ok(HandOut::Handed(_)))
@@ -350,10 +348,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_may_change_has_no_checksums_until_it_is_done() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let store = store(dir.path());
-        store.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
-        settle(&store);
+        let (dir, store) = settled(200_000);
         assert!(sums(dir.path()).is_some());
         let past = Timestamp { secs: 1000, nanos: 0 };
         store.set_mtime(OBJECT, past).unwrap();

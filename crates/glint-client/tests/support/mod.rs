@@ -1,6 +1,7 @@
 //! A transport to servers that are not there: the MDS gives every lock, objects are in memory,
 //! and each data request fails as the test says.
 
+mod kernel_pages;
 mod tree;
 mod watched;
 
@@ -23,6 +24,7 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) use kernel_pages::KernelPages;
 pub(crate) use tree::Tree;
 use watched::WatchedObject;
 
@@ -32,7 +34,7 @@ pub(crate) const FILE: Ino = Ino(7);
 pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 43;
 /// Blocks of 512 bytes in a page, which is what an object takes space in.
 const PAGE_BLOCKS: u64 = 8;
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 type Fault = Box<dyn FnMut(&OstRequest) -> Option<Errno> + Send>;
 

@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::support::{Fake, Tree, with_client};
-use glint_client::{Caller, Client, Kernel, Vfs};
+use crate::support::{Fake, KernelPages, Tree, with_client};
+use glint_client::{Caller, Client, Vfs};
 use glint_net::{LockClient, host};
-use glint_proto::lock::{Range, Recall};
+use glint_proto::lock::Recall;
 use glint_proto::{Errno, Ino, ObjectId, Op, OpenFlags, OstRequest};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,80 +69,43 @@ fn what_a_batch_lacks_is_read_alone_and_nothing_else_is() {
     });
 }
 
-/// A kernel with pages of files, which it is given and reads from.
-#[derive(Default)]
-struct KernelPages(Mutex<BTreeMap<Ino, Vec<u8>>>);
-
-impl Kernel for KernelPages {
-    fn forget_attributes(&self, _: Ino) -> bool {
-        true
+/// A kernel that knows all files of a directory, and has no pages.
+async fn known_files(fake: &Fake, client: &Client<Fake>) -> Arc<KernelPages> {
+    fake.serve(TREE);
+    let pages = KernelPages::of(client);
+    for number in 0..TREE.files {
+        let name = number.to_string();
+        client.lookup(&Caller::ROOT, Tree::directory(0), name.as_bytes()).await.unwrap();
     }
-
-    fn forget_pages(&self, ino: Ino, _: Range) {
-        self.0.lock().remove(&ino);
-    }
-
-    fn takes_pages(&self) -> bool {
-        true
-    }
-
-    fn store_pages(&self, ino: Ino, offset: u64, data: &[u8]) -> bool {
-        assert_eq!(offset, 0, "a file that is prefetched is small");
-        self.0.lock().insert(ino, data.to_vec());
-        true
-    }
-
-    fn forget_name(&self, _: Ino, _: &[u8]) {}
-
-    fn forget_unused(&self, _: &[Ino]) -> bool {
-        false
-    }
-
-    fn forget_all_names(&self) -> bool {
-        true
-    }
+    pages
 }
 
-impl KernelPages {
-    /// A kernel that knows all files of a directory, and has no pages.
-    async fn of(fake: &Fake, client: &Client<Fake>) -> Arc<KernelPages> {
-        fake.serve(TREE);
-        let pages = Arc::<KernelPages>::default();
-        client.set_kernel(pages.clone());
-        client.prefetch_files();
-        for number in 0..TREE.files {
-            let name = number.to_string();
-            client.lookup(&Caller::ROOT, Tree::directory(0), name.as_bytes()).await.unwrap();
+/// Opens a file of one page, reads it if it is not here, and closes it. Returns its data, and
+/// whether it was read.
+async fn read_file(pages: &KernelPages, client: &Client<Fake>, ino: Ino) -> (Vec<u8>, bool) {
+    let flags = OpenFlags { read: true, ..OpenFlags::default() };
+    let file = client.open(&Caller::ROOT, ino, flags).await.unwrap().handle;
+    let here = pages.get(ino, 0);
+    let was_read = here.is_none();
+    let data = match here {
+        Some(data) => data,
+        None => {
+            let mut data = vec![0; 1000];
+            let len = client.read(file, 0, &mut data, true).await.unwrap();
+            data.truncate(len);
+            data
         }
-        pages
-    }
+    };
+    client.release(file).await.unwrap();
+    (data, was_read)
+}
 
-    /// Opens a file, reads it if it is not here, and closes it. Returns its data, and whether it was
-    /// read.
-    async fn read(&self, client: &Client<Fake>, ino: Ino) -> (Vec<u8>, bool) {
-        let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        let file = client.open(&Caller::ROOT, ino, flags).await.unwrap().handle;
-        let here = self.0.lock().get(&ino).cloned();
-        let was_read = here.is_none();
-        let data = match here {
-            Some(data) => data,
-            None => {
-                let mut data = vec![0; 1000];
-                let len = client.read(file, 0, &mut data, true).await.unwrap();
-                data.truncate(len);
-                data
-            }
-        };
-        client.release(file).await.unwrap();
-        (data, was_read)
-    }
-
-    async fn wait_for(&self, files: usize) {
-        let begun = Instant::now();
-        while self.0.lock().len() < files {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", self.0.lock());
-            host::sleep(Duration::from_millis(1)).await;
-        }
+/// Waits until the kernel was given so many files, of one page each.
+async fn are_here(pages: &KernelPages, files: usize) {
+    let begun = Instant::now();
+    while pages.count() < files {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} files", pages.count());
+        host::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -151,15 +113,15 @@ impl KernelPages {
 #[test]
 fn the_kernel_is_given_files_that_are_prefetched_until_the_last_one() {
     with_client(async |fake, client| {
-        let pages = KernelPages::of(&fake, &client).await;
+        let pages = known_files(&fake, &client).await;
         for number in 0..TREE.files {
             let ino = Tree::file(0, number);
-            let (data, was_read) = pages.read(&client, ino).await;
+            let (data, was_read) = read_file(&pages, &client, ino).await;
             assert_eq!((data, was_read), (TREE.content(ino), number < 2), "{number}");
             match number {
-                1 => pages.wait_for(WINDOW as usize).await,
+                1 => are_here(&pages, WINDOW as usize).await,
                 // Half of them were opened: the rest is asked for.
-                4 => pages.wait_for(TREE.files as usize - 2).await,
+                4 => are_here(&pages, TREE.files as usize - 2).await,
                 _ => {}
             }
         }
@@ -188,9 +150,7 @@ fn a_sequence_goes_on_in_the_directory_that_was_listed_next() {
     const TREE: Tree = Tree { directories: 12, files: 5, bytes: 300 };
     with_client(async |fake, client| {
         fake.serve(TREE);
-        let pages = Arc::<KernelPages>::default();
-        client.set_kernel(pages.clone());
-        client.prefetch_files();
+        let pages = KernelPages::of(&client);
         // Another order than that of numbers.
         let order: Vec<u64> = (0..12).map(|n| n * 5 % 12).collect();
         let mut files = Vec::new();
@@ -200,18 +160,18 @@ fn a_sequence_goes_on_in_the_directory_that_was_listed_next() {
         assert_eq!(files.len(), 60);
         let mut read_alone = Vec::new();
         for (at, ino) in files.iter().enumerate() {
-            let (data, was_read) = pages.read(&client, *ino).await;
+            let (data, was_read) = read_file(&pages, &client, *ino).await;
             assert_eq!(data, TREE.content(*ino), "{at}");
             if was_read {
                 read_alone.push(at);
             }
             match at {
                 // The rest of the first directory; of the second one with some that follow it.
-                1 => pages.wait_for(3).await,
-                5 => pages.wait_for(3 + 16).await,
-                6 => pages.wait_for(3 + 16 + 16).await,
+                1 => are_here(&pages, 3).await,
+                5 => are_here(&pages, 3 + 16).await,
+                6 => are_here(&pages, 3 + 16 + 16).await,
                 // A file of the directories that follow was read: all others are asked for.
-                22.. => pages.wait_for(60 - 3).await,
+                22.. => are_here(&pages, 60 - 3).await,
                 _ => {}
             }
         }
@@ -253,7 +213,7 @@ fn a_listing_begins_with_its_files_after_a_sequence_and_not_without_reads() {
             };
             let no_pages = KernelPages::default();
             for (at, ino) in begin(0).await.into_iter().enumerate() {
-                let (data, _) = no_pages.read(&client, ino).await;
+                let (data, _) = read_file(&no_pages, &client, ino).await;
                 assert_eq!(data, TREE.content(ino), "{at}");
                 match at {
                     1 => wait_for(0, 2 + WINDOW as usize).await,
@@ -280,18 +240,18 @@ fn a_listing_begins_with_its_files_after_a_sequence_and_not_without_reads() {
 #[test]
 fn the_kernel_forgets_what_it_was_given_when_the_lock_is_recalled() {
     with_client(async |fake, client| {
-        let pages = KernelPages::of(&fake, &client).await;
+        let pages = known_files(&fake, &client).await;
         for number in 0..2 {
-            pages.read(&client, Tree::file(0, number)).await;
+            read_file(&pages, &client, Tree::file(0, number)).await;
         }
-        pages.wait_for(WINDOW as usize).await;
+        are_here(&pages, WINDOW as usize).await;
         let ino = Tree::file(0, 3);
         client.on_recall(vec![Recall::Data { ino, number: 1 }]);
         let begun = Instant::now();
-        while pages.0.lock().contains_key(&ino) {
+        while pages.get(ino, 0).is_some() {
             assert!(begun.elapsed() < Duration::from_secs(60), "it has the pages");
             host::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(pages.read(&client, ino).await, (TREE.content(ino), true));
+        assert_eq!(read_file(&pages, &client, ino).await, (TREE.content(ino), true));
     });
 }

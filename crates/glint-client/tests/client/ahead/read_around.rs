@@ -2,85 +2,43 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::support::{Fake, Tree, with_client};
+use crate::support::{Fake, KernelPages, PAGE, Tree, with_client};
 use futures_util::future::join;
 use glint_client::{Caller, Client, Handle, Kernel, Vfs};
 use glint_net::{LockClient, host};
-use glint_proto::lock::{Range, Recall};
-use glint_proto::{Ino, ObjectId, OpenFlags, OstRequest};
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use glint_proto::lock::Recall;
+use glint_proto::{ObjectId, OpenFlags, OstRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TREE: Tree = Tree { directories: 1, files: 1, bytes: 64 << 20 };
-const PAGE: u64 = 4096;
 const WINDOW: u64 = 64 << 10;
 
-/// A kernel with pages of one file, which it is given and fills.
-#[derive(Default)]
-struct PagesOfFile(Mutex<HashMap<u64, Vec<u8>>>);
-
-impl Kernel for PagesOfFile {
-    fn forget_attributes(&self, _: Ino) -> bool {
-        true
-    }
-
-    fn forget_pages(&self, _: Ino, range: Range) {
-        self.0.lock().retain(|page, _| !range.overlaps(Range::of(page * PAGE, PAGE)));
-    }
-
-    fn takes_pages(&self) -> bool {
-        true
-    }
-
-    fn store_pages(&self, _: Ino, offset: u64, data: &[u8]) -> bool {
-        assert_eq!(offset % PAGE, 0);
-        let pages = (offset / PAGE..).zip(data.chunks(PAGE as usize).map(<[u8]>::to_vec));
-        self.0.lock().extend(pages);
-        true
-    }
-
-    fn forget_name(&self, _: Ino, _: &[u8]) {}
-
-    fn forget_unused(&self, _: &[Ino]) -> bool {
-        false
-    }
-
-    fn forget_all_names(&self) -> bool {
-        true
-    }
+/// A file that is open to be read, and a kernel that has no pages of it.
+async fn open(fake: &Fake, client: &Client<Fake>) -> (Arc<KernelPages>, Handle) {
+    fake.serve(TREE);
+    let pages = KernelPages::of(client);
+    client.lookup(&Caller::ROOT, Tree::directory(0), b"0").await.unwrap();
+    let flags = OpenFlags { read: true, ..OpenFlags::default() };
+    let file = client.open(&Caller::ROOT, Tree::file(0, 0), flags).await.unwrap().handle;
+    (pages, file)
 }
 
-impl PagesOfFile {
-    /// A file that is open to be read, and a kernel that has no pages of it.
-    async fn open(fake: &Fake, client: &Client<Fake>) -> (Arc<PagesOfFile>, Handle) {
-        fake.serve(TREE);
-        let pages = Arc::<PagesOfFile>::default();
-        client.set_kernel(pages.clone());
-        client.prefetch_files();
-        client.lookup(&Caller::ROOT, Tree::directory(0), b"0").await.unwrap();
-        let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        let file = client.open(&Caller::ROOT, Tree::file(0, 0), flags).await.unwrap().handle;
-        (pages, file)
-    }
-
-    /// Reads a page, which is all of the same byte.
-    async fn read(&self, client: &Client<Fake>, file: Handle, page: u64) -> u8 {
-        let here = self.0.lock().get(&page).cloned();
-        let data = match here {
-            Some(data) => data,
-            None => {
-                let mut data = vec![0; PAGE as usize];
-                let len = client.read(file, page * PAGE, &mut data, true).await.unwrap();
-                assert_eq!(len as u64, PAGE);
-                self.0.lock().insert(page, data.clone());
-                data
-            }
-        };
-        assert!(data.iter().all(|byte| *byte == data[0]));
-        data[0]
-    }
+/// Reads a page, which is all of the same byte.
+async fn read(pages: &KernelPages, client: &Client<Fake>, file: Handle, page: u64) -> u8 {
+    let ino = Tree::file(0, 0);
+    let data = match pages.get(ino, page) {
+        Some(data) => data,
+        None => {
+            let mut data = vec![0; PAGE as usize];
+            let len = client.read(file, page * PAGE, &mut data, true).await.unwrap();
+            assert_eq!(len as u64, PAGE);
+            pages.store_pages(ino, page * PAGE, &data);
+            data
+        }
+    };
+    assert!(data.iter().all(|byte| *byte == data[0]));
+    data[0]
 }
 
 /// Waits until something is so.
@@ -100,12 +58,12 @@ fn requests(fake: &Fake) -> usize {
 #[test]
 fn a_quarter_of_a_file_is_read_anywhere_with_one_request_for_two_reads_at_most() {
     with_client(async |fake, client| {
-        let (pages, file) = PagesOfFile::open(&fake, &client).await;
+        let (pages, file) = open(&fake, &client).await;
         let (all, mut random) = (TREE.bytes / PAGE, 1u64);
         for _ in 0..all / 4 {
             random = random.wrapping_mul(6_364_136_223_846_793_005);
             random = random.wrapping_add(1_442_695_040_888_963_407);
-            let byte = pages.read(&client, file, (random >> 24) % all).await;
+            let byte = read(&pages, &client, file, (random >> 24) % all).await;
             assert_eq!(byte, Tree::file(0, 0).0 as u8);
         }
         assert!(2 * requests(&fake) <= all as usize / 4, "{} requests", requests(&fake));
@@ -115,11 +73,11 @@ fn a_quarter_of_a_file_is_read_anywhere_with_one_request_for_two_reads_at_most()
 #[test]
 fn two_reads_in_one_window_are_one_request() {
     with_client(async |fake, client| {
-        let (pages, file) = PagesOfFile::open(&fake, &client).await;
+        let (pages, file) = open(&fake, &client).await;
         // The lock is asked for.
-        pages.read(&client, file, 1000).await;
+        read(&pages, &client, file, 1000).await;
         let before = requests(&fake);
-        join(pages.read(&client, file, 165), pages.read(&client, file, 172)).await;
+        join(read(&pages, &client, file, 165), read(&pages, &client, file, 172)).await;
         assert_eq!(requests(&fake), before + 1);
     });
 }
@@ -128,21 +86,21 @@ fn two_reads_in_one_window_are_one_request() {
 #[test]
 fn what_another_client_writes_into_a_window_is_seen() {
     with_client(async |fake, client| {
-        let (pages, file) = PagesOfFile::open(&fake, &client).await;
+        let (pages, file) = open(&fake, &client).await;
         let (windows, ino) = ([5, 2, 9, 1, 7, 3, 8, 4, 6], Tree::file(0, 0));
         let of_window = WINDOW / PAGE;
         for window in windows {
-            pages.read(&client, file, window * of_window).await;
+            read(&pages, &client, file, window * of_window).await;
         }
         assert_eq!(requests(&fake), windows.len());
-        wait(|| pages.0.lock().len() as u64 == 8 * of_window + 1).await;
+        wait(|| pages.count() as u64 == 8 * of_window + 1).await;
         client.on_recall(vec![Recall::Data { ino, number: 1 }]);
         wait(|| !fake.0.lock().returns.is_empty()).await;
         let object = ObjectId { ino, stripe: 0 };
         fake.0.lock().objects.get_mut(&object).unwrap().fill(0xee);
         for page in (1..of_window).rev() {
             for window in windows {
-                assert_eq!(pages.read(&client, file, window * of_window + page).await, 0xee);
+                assert_eq!(read(&pages, &client, file, window * of_window + page).await, 0xee);
             }
         }
     });
