@@ -6,7 +6,8 @@
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use support::binary::interrupted;
 use support::*;
 
 /// A directory for the servers.
@@ -96,16 +97,9 @@ fn copies_that_are_interrupted_leave_nothing() {
     let world = World::new();
     let stage = stage(&world);
     let more = ["--row", "streams", "--rounds", "10000", "--size", "2M"];
-    let mut bench = copies(&stage, &more);
-    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mounted = || sh(&stage, "find . -name mount -exec mountpoint {} \\; || true");
-    eventually("there is a mount", || mounted().contains("is a mountpoint"));
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let why = String::from_utf8(output.stderr).unwrap();
-    assert!(why.contains("interrupted"), "{why}");
+    let is_mounted = || mounted().contains("is a mountpoint");
+    interrupted(copies(&stage, &more), "there is a mount", is_mounted);
     assert!(is_empty(&stage), "no mount and no data is left");
 }
 

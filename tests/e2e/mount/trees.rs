@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+use support::binary::interrupted;
 use support::paths::quoted;
 use support::*;
 
@@ -226,14 +227,9 @@ fn smallfile_finishes_on_a_mount_or_says_that_it_did_not() {
     }
 
     let long = ["--files", "50000", "--op", "create", "--target", text(&mnt)];
-    let mut bench = smallfile(&long);
-    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("files are created", || sh(&mnt, "find . -type f -print -quit").contains("thrd_0"));
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let why = String::from_utf8(output.stderr.clone()).unwrap();
+    let has_files = || sh(&mnt, "find . -type f -print -quit").contains("thrd_0");
+    let (_, output) = interrupted(smallfile(&long), "files are created", has_files);
+    let why = String::from_utf8_lossy(&output.stderr);
     assert!(why.contains("% of the files: interrupted"), "{why}");
     let line = &json_lines(&output)[0];
     assert_eq!(line["unfinished"], "interrupted", "{line}");

@@ -5,7 +5,8 @@
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+use support::binary::interrupted;
 use support::*;
 
 /// One round on small trees.
@@ -117,15 +118,9 @@ fn work_that_is_interrupted_leaves_nothing() {
     fs::create_dir(&stage).unwrap();
     let mut bench = long_work();
     bench.args(["cat", "--rounds", "10000", "--data", text(&stage)]);
-    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mounted = || sh(&stage, "find . -name mnt -exec mountpoint {} \\; || true");
-    eventually("there is a mount", || mounted().contains("is a mountpoint"));
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let why = String::from_utf8(output.stderr).unwrap();
-    assert!(why.contains("interrupted"), "{why}");
+    let is_mounted = || mounted().contains("is a mountpoint");
+    let (_, output) = interrupted(bench, "there is a mount", is_mounted);
     assert!(output.stdout.is_empty());
     assert!(is_empty(&stage), "no mount and no data is left");
 }

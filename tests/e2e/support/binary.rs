@@ -1,8 +1,10 @@
 //! The binary under test: `GLINT_BINARY`, or what cargo built beside the tests. A test of another
 //! package has no binary built with it, so one that is older than its sources is refused.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -33,6 +35,24 @@ pub fn named() -> Result<Option<String>, String> {
 pub fn build_directory() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(2).unwrap().to_owned()
+}
+
+/// Starts a benchmark, and ends it as Ctrl-C does once something holds that shows that it measures:
+/// it has to say so, and to fail. Returns the number of its process, and what it has said.
+pub fn interrupted(
+    mut bench: Command,
+    what: &str,
+    measures: impl FnMut() -> bool,
+) -> (u32, Output) {
+    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    crate::eventually(what, measures);
+    let number = bench.id();
+    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let why = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(why.contains("interrupted"), "{why}");
+    (number, output)
 }
 
 /// A binary beside the tests, which must be as new as they are.

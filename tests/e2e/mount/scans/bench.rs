@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use support::binary::interrupted;
 use support::host::memory_limit::MemoryLimit;
 use support::*;
 
@@ -105,16 +106,9 @@ fn a_scan_that_is_interrupted_leaves_nothing() {
     let world = World::new();
     let stage = world.path("stage");
     fs::create_dir(&stage).unwrap();
-    let mut bench = scan(&stage, &["--files", "500", "--rounds", "10000", "--streams"]);
-    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("there are streams", || process_of(&stage, "scan-stream").is_some());
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let number = bench.id();
-    let output = bench.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let why = String::from_utf8(output.stderr).unwrap();
-    assert!(why.contains("interrupted"), "{why}");
+    let bench = scan(&stage, &["--files", "500", "--rounds", "10000", "--streams"]);
+    let has_streams = || process_of(&stage, "scan-stream").is_some();
+    let (number, output) = interrupted(bench, "there are streams", has_streams);
     assert!(output.stdout.is_empty());
     assert_nothing_is_left(&stage, number);
 }
