@@ -25,6 +25,7 @@ use changing::Changing;
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Counter, Layer, Span};
+use listing::NamesAhead;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,13 +78,14 @@ pub struct Ost<D: Disk = LocalDisk> {
     settling: SettleGate,
     changing: Changing,
     buffers: DataBuffers,
+    names_ahead: NamesAhead,
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, watch, settling, changing, buffers) = Default::default();
-        Ost { store: Arc::new(store), threads, watch, settling, changing, buffers }
+        let (threads, watch, settling, changing, buffers, names_ahead) = Default::default();
+        Ost { store: Arc::new(store), threads, watch, settling, changing, buffers, names_ahead }
     }
 
     /// The store.

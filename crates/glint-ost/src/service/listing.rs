@@ -4,7 +4,9 @@
 //! - All OSTs list in one order ([`list_order`]): who compares them keeps a page of each.
 //! - An object that is there all the time is in a page. One that is made or removed meanwhile may
 //!   be.
-//! - A page is bounded in objects, and ends soon.
+//! - A page is bounded in objects, and ends soon. The names of a directory are not read anew for
+//!   each: who goes on where a page has ended gets those that were read for it, while they are kept,
+//!   and never any that were read before the list came to the directory.
 //! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
 //!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
 //!   would be taken for one that stands still.
@@ -20,11 +22,14 @@ use crate::store::object_store::{
 use glint_proto::limits::CHECKED_RECORDS_MAX;
 use glint_proto::message::{NamespacePage, NamespaceQuery, StoredFact};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, clock};
+use parking_lot::Mutex;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Objects that a thread looks at before others of the disk have their turn.
 const AT_ONCE: usize = 64;
+/// Objects of a directory that are kept for the next pages: 1 MiB.
+const NAMES_MAX: usize = 64 << 10;
 /// A page that has taken so long ends, however short it is: somebody waits for it.
 const PAGE_TIME: Duration = Duration::from_secs(1);
 
@@ -37,6 +42,48 @@ pub fn list_order(object: ObjectId) -> (usize, ObjectId) {
 fn last_of(directory: usize) -> ObjectId {
     let others = !((DIRECTORIES as u64 - 1) << SHARD_SHIFT);
     ObjectId { ino: Ino(others | (directory as u64) << SHARD_SHIFT), stripe: u16::MAX }
+}
+
+/// What is left of the directory in which a page has ended last.
+#[derive(Default)]
+pub(crate) struct NamesAhead(Mutex<Option<DirectoryNames>>);
+
+/// Objects of a directory, as its names were read.
+struct DirectoryNames {
+    /// In their order, those that come after this one.
+    objects: Vec<ObjectId>,
+    after: Option<ObjectId>,
+    /// There are no others.
+    are_all: bool,
+    /// When it was begun to read them.
+    read: Instant,
+}
+
+impl NamesAhead {
+    /// Those after the object with which a page has ended.
+    fn take(&self, after: ObjectId) -> Option<DirectoryNames> {
+        self.0.lock().take_if(|names| names.after == Some(after))
+    }
+
+    /// Keeps those that a page has not told of, after some that it has. Returns the last one of
+    /// these.
+    fn keep(&self, mut names: DirectoryNames, told: usize) -> Option<ObjectId> {
+        names.after = names.objects.drain(..told).next_back();
+        let last = names.after;
+        let mut kept = self.0.lock();
+        // Another list may have begun since these were read, and be here, too.
+        let is_newer = kept.as_ref().is_none_or(|kept| kept.read <= names.read);
+        if is_newer && !names.objects.is_empty() {
+            *kept = Some(names);
+        }
+        last
+    }
+}
+
+/// The directory in which a list goes on after this object.
+fn directory_after(object: ObjectId) -> usize {
+    let directory = shard_of(object);
+    if object == last_of(directory) { directory + 1 } else { directory }
 }
 
 impl<D: Disk> ObjectStore<D> {
@@ -91,25 +138,44 @@ impl<D: Disk> Ost<D> {
         Ok(facts)
     }
 
+    /// Reads the names of a directory that come after this object.
+    async fn names_after(
+        &self,
+        directory: usize,
+        after: Option<ObjectId>,
+    ) -> FsResult<DirectoryNames> {
+        let read = clock::now();
+        let list = move |store: &ObjectStore<D>| store.objects_after(directory, after, NAMES_MAX);
+        let objects = on_its_disk(self, part_kind::<D>(), list).await?;
+        let are_all = objects.len() < NAMES_MAX;
+        Ok(DirectoryNames { objects, after, are_all, read })
+    }
+
     /// A page of its objects, after this one; and after which one to go on, if there may be more.
     async fn list(&self, after: Option<ObjectId>) -> FsResult<(Vec<StoredFact>, Option<ObjectId>)> {
         let begun = clock::now();
         let mut stored = Vec::new();
-        for directory in after.map_or(0, shard_of)..DIRECTORIES {
-            let most = CHECKED_RECORDS_MAX - stored.len();
-            let list = move |store: &ObjectStore<D>| store.objects_after(directory, after, most);
-            let objects = on_its_disk(self, part_kind::<D>(), list).await?;
-            for some in objects.chunks(AT_ONCE) {
+        let mut kept = after.and_then(|after| self.names_ahead.take(after));
+        for directory in after.map_or(0, directory_after)..DIRECTORIES {
+            let names = match kept.take() {
+                Some(names) => names,
+                None => self.names_after(directory, after).await?,
+            };
+            let room = CHECKED_RECORDS_MAX - stored.len();
+            let here = &names.objects[..room.min(names.objects.len())];
+            let mut told = 0;
+            for some in here.chunks(AT_ONCE) {
                 stored.extend(self.facts(some).await?);
+                told += some.len();
                 if clock::since(begun) > PAGE_TIME {
-                    return Ok((stored, some.last().copied()));
+                    break;
                 }
             }
-            // Some may be gone since, so the page is perhaps not full; but here there may be more.
-            if objects.len() == most {
-                return Ok((stored, objects.last().copied()));
+            if told < names.objects.len() || !names.are_all {
+                return Ok((stored, self.names_ahead.keep(names, told)));
             }
-            if clock::since(begun) > PAGE_TIME {
+            // Some may be gone since, so the page is perhaps not full.
+            if told == room || clock::since(begun) > PAGE_TIME {
                 return Ok((stored, Some(last_of(directory))));
             }
         }
@@ -192,9 +258,32 @@ mod tests {
     }
 
     #[test]
+    fn the_names_of_a_directory_are_read_once_for_its_pages() {
+        let disk = MemoryDisk::default();
+        let before = store(&disk);
+        let many = 2 * CHECKED_RECORDS_MAX as u64 + 7;
+        for ino in (0..many).map(|n| n << 18 | 5 << SHARD_SHIFT) {
+            before.write(object(ino), 0, b"data", None, false).unwrap();
+        }
+        let osts = served(&disk);
+        let list = |after| block_on(osts.check_stored(3, NamespaceQuery::Stored { ost: 3, after }));
+        let first = list(None).unwrap();
+        disk.fail(Fault::new(DiskOperation::List, "05/", libc::EIO, u32::MAX));
+        let (mut listed, mut next) = (first.stored.len(), first.next);
+        while let Some(NamespaceQuery::Stored { after, .. }) = next {
+            let page = list(after).unwrap();
+            (listed, next) = (listed + page.stored.len(), page.next);
+        }
+        assert_eq!(listed as u64, many);
+        let again = first.stored.last().map(|last| last.object);
+        assert!(list(None).is_err() && list(again).is_err(), "nothing is kept for another list");
+    }
+
+    #[test]
     fn a_list_goes_on_after_any_directory() {
         for directory in [0, 1, 254, 255] {
             assert_eq!(shard_of(last_of(directory)), directory);
+            assert_eq!(directory_after(last_of(directory)), directory + 1);
             let next = object((directory as u64 + 1) << SHARD_SHIFT);
             let is_before = list_order(last_of(directory)) < list_order(next);
             assert_eq!(is_before, directory < 255);
