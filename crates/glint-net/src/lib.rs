@@ -59,6 +59,7 @@ mod transport;
 
 pub use client::chain_rows::ChainRows;
 pub use client::cluster::{ClientIdentity, Cluster};
+pub use client::remote::checking::NamespaceReader;
 pub use client::remote::{Remote, RemoteOptions, random_secret};
 pub use client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, MdsTransport,

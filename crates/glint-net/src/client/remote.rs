@@ -11,7 +11,7 @@
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
-mod checking;
+pub(crate) mod checking;
 mod parts;
 
 use crate::client::chain_rows::ChainRows;

@@ -5,8 +5,8 @@
 //! - An object that is there all the time is in a page. One that is made or removed meanwhile may
 //!   be.
 //! - A page is bounded in objects, and ends soon. The names of a directory are not read anew for
-//!   each: who goes on where a page has ended gets those that were read for it, while they are kept,
-//!   and never any that were read before the list came to the directory.
+//!   each: who goes on where a page has ended gets those that were read for it, while they are
+//!   kept, and never any that were read before the list came to the directory.
 //! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
 //!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
 //!   would be taken for one that stands still.

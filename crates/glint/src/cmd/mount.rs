@@ -11,7 +11,7 @@ use crate::target::not_reached;
 use crate::{CommandResult, Usage, daemon};
 use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
-use glint_net::{Address, Cluster, Remote, RemoteOptions};
+use glint_net::{Address, Cluster, NamespaceReader, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
 use glint_proto::message::{NamespacePage, NamespaceQuery, OstOrder};
 use glint_telemetry::event;
@@ -328,7 +328,7 @@ impl MountServers for ServersElsewhere {
     fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
         let address = self.address.clone();
         self.walks.borrow_mut().page(query, move |first, next| {
-            let walked = Remote::check_namespace(&address, first, next);
+            let walked = NamespaceReader::default().walk(&address, first, next);
             walked.map_err(|error| not_reached(&address, &error))
         })
     }

@@ -8,11 +8,12 @@ use crate::signals::StopSoon;
 use crate::target::{Target, not_reached};
 use crate::{CommandResult, control};
 use glint_mds::{NamespaceCheck, NamespaceDoubt};
-use glint_net::{Address, Remote};
+use glint_net::{Address, NamespaceReader};
 use glint_proto::Ino;
 use glint_proto::limits::CHECKED_RECORDS_MAX;
 use glint_proto::message::{NamespacePage, NamespaceQuery};
 use serde_json::json;
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ const LOOKS: usize = CHECKED_RECORDS_MAX / 2;
 /// A namespace, and how far its check is.
 struct OnlineCheck {
     source: NamespaceSource,
+    reader: RefCell<NamespaceReader>,
     stop: StopSoon,
     progress: Progress,
     found: Check,
@@ -43,7 +45,6 @@ struct OnlineCheck {
 }
 
 /// Where parts of the namespace, or lists of objects, come from.
-#[derive(Clone)]
 enum NamespaceSource {
     /// A server with an MDS, or one of OSTs.
     Server(Address),
@@ -64,32 +65,19 @@ impl NamespaceSource {
     }
 
     /// Asks for one part.
-    fn page(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
-        let mut found = None;
-        self.walk(query, |page| {
-            found = Some(page);
-            None
-        })?;
-        found.ok_or_else(|| "the server sent no page".into())
-    }
-
-    /// Asks for `first`, and then for what `next` says that comes after each answer, until that is
-    /// nothing.
-    fn walk(
+    fn page(
         &self,
-        first: NamespaceQuery,
-        mut next: impl FnMut(NamespacePage) -> Option<NamespaceQuery>,
-    ) -> Result<(), String> {
+        reader: &RefCell<NamespaceReader>,
+        query: NamespaceQuery,
+    ) -> Result<NamespacePage, String> {
         match self {
-            NamespaceSource::Server(address) => Remote::check_namespace(address, first, next)
-                .map_err(|error| not_reached(address, &error)),
+            NamespaceSource::Server(address) => {
+                let page = reader.borrow_mut().page(address, query);
+                page.map_err(|error| not_reached(address, &error))
+            }
             NamespaceSource::Mount(path) => {
-                let mut query = Some(first);
-                while let Some(asked) = query {
-                    let answer = control::namespace_page(path, &asked);
-                    query = next(answer.unwrap_or_else(|| Err(not_answered(path)))?);
-                }
-                Ok(())
+                let page = control::namespace_page(path, &query);
+                page.unwrap_or_else(|| Err(not_answered(path)))
             }
         }
     }
@@ -110,6 +98,7 @@ pub(super) fn run(said: &str, json: bool, skips_data: bool) -> CommandResult {
     let target = Target::find(Some(said))?;
     let mut check = OnlineCheck {
         source: NamespaceSource::of(&target)?,
+        reader: RefCell::default(),
         stop: StopSoon::listen()?,
         progress: Progress::new(),
         found: Check::default(),
@@ -192,17 +181,15 @@ impl OnlineCheck {
         first: NamespaceQuery,
         mut next: impl FnMut(&mut OnlineCheck, NamespacePage) -> Option<NamespaceQuery>,
     ) -> Result<(), Box<dyn Error>> {
-        let source = self.source.clone();
-        source.walk(first, |page| {
-            if self.stop.is_asked() {
-                return None;
-            }
-            let query = next(self, page);
+        let mut query = Some(first);
+        while let Some(asked) = query {
+            let page = self.source.page(&self.reader, asked)?;
+            self.unless_ended()?;
+            query = next(self, page);
             let (inodes, entries) = (self.inodes, self.entries);
             self.progress.tell(|| format!("{inodes} inodes, {entries} entries"));
-            query
-        })?;
-        self.unless_ended()
+        }
+        Ok(())
     }
 
     /// Waits before what is looked at next, unless somebody ends the command.

@@ -128,7 +128,7 @@ impl OstList {
     ) -> Result<Option<NamespacePage>, Box<dyn Error>> {
         for left in (0..TRIES).rev() {
             check.unless_ended()?;
-            match self.source.page(query.clone()) {
+            match self.source.page(&check.reader, query.clone()) {
                 Ok(page) => return Ok(Some(page)),
                 Err(_) if left > 0 => check.pause(RETRY)?,
                 Err(why) => self.leave_out(why),
@@ -263,7 +263,7 @@ impl OnlineCheck {
     /// Where some objects are to be, in their order.
     fn uses_of(&self, objects: Vec<ObjectId>) -> Result<Vec<ObjectUse>, Box<dyn Error>> {
         let count = objects.len();
-        let uses = self.source.page(NamespaceQuery::Uses(objects))?.uses;
+        let uses = self.source.page(&self.reader, NamespaceQuery::Uses(objects))?.uses;
         match uses.len() == count {
             true => Ok(uses),
             false => Err("the server has said something else than whose objects are".into()),
