@@ -47,6 +47,8 @@ struct KnownNames {
     doubted: Tick,
     /// When others could change names last, if that is known.
     unprotected: Tick,
+    /// When this client made a name last.
+    made: Tick,
     /// A page of this size was asked for at the first lookup, and has answered no other one yet.
     guessed: Option<PageSize>,
     pages: Pages,
@@ -89,6 +91,12 @@ impl Dentries {
     /// Whether all names are known that an answer to what was asked then has said.
     pub(crate) fn has_learned_all(&self, asked: Tick) -> bool {
         self.may_learn(asked) && self.known.doubted.is_before(asked)
+    }
+
+    /// Whether an answer to what was asked then lacks none of the names among those that it said,
+    /// if nobody else could make any.
+    pub(crate) fn is_as_said(&self, asked: Tick) -> bool {
+        self.has_learned_all(asked) && self.known.made.is_before(asked)
     }
 
     /// The inode that a name leads to, if that is known.
@@ -155,6 +163,11 @@ impl Dentries {
     pub(crate) fn replace(&mut self, name: &[u8], ino: Ino) {
         self.disturbed = Tick::now();
         self.insert(name, ino);
+    }
+
+    /// This client has made a name: what was asked before may lack it.
+    pub(crate) fn note_made(&mut self) {
+        self.known.make().made = Tick::now();
     }
 
     /// A name is free. Whether it is the first that is.
@@ -311,6 +324,17 @@ mod tests {
         dentries.doubt_known(b"a");
         assert!(dentries.may_learn(asked) && !dentries.has_learned_all(asked));
         assert!(dentries.has_learned_all(Tick::ask()));
+    }
+
+    #[test]
+    fn a_name_that_was_made_may_be_missing_from_what_was_asked_before() {
+        let (mut dentries, asked) = (Dentries::default(), Tick::ask());
+        dentries.insert(b"a", Ino(1));
+        assert!(dentries.is_as_said(asked));
+        dentries.insert(b"b", Ino(2));
+        dentries.note_made();
+        assert!(dentries.has_learned_all(asked) && !dentries.is_as_said(asked));
+        assert!(dentries.is_as_said(Tick::ask()));
     }
 
     proptest! {

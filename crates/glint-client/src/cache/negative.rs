@@ -71,6 +71,7 @@ impl Cache {
         let found = self.learn_name(parent, name, attr, asked, learns);
         if let Some(directory) = self.find(parent) {
             let mut state = directory.lock();
+            state.dentries.note_made();
             if state.child(name) != Some(attr.ino) {
                 // What was asked before may say that there is no such name.
                 state.dentries.doubt(name);

@@ -2,7 +2,10 @@
 //! still so, and which attributes its entries have by now.
 
 use crate::cache::Cache;
+use crate::cache::attrs::Tick;
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::InodeState;
+use crate::listing::kept::ListedPart;
 use crate::vfs::{Found, Valid};
 use glint_proto::lock::Bits;
 use glint_proto::{DirEntry, Ino};
@@ -28,8 +31,18 @@ impl Cache {
         })
     }
 
-    /// Whether a directory has these entries and no others, and nobody else can change that.
-    pub(super) fn has_all(&self, directory: Ino, entries: &[DirEntry]) -> bool {
+    /// When a directory was as the answer to what was asked has said it, if it is so now: no name
+    /// was made or lost since.
+    pub(super) fn is_as_said(&self, directory: Ino, asked: &Asked) -> Option<Tick> {
+        let inode = self.find(directory)?;
+        let state = inode.lock();
+        let is_so = state.is_protected(directory, asked) && state.dentries.is_as_said(asked.at);
+        is_so.then(Tick::ask)
+    }
+
+    /// Whether a directory has these entries and no others, or no others among those of a page, and
+    /// nobody else can change that.
+    pub(super) fn has_all(&self, directory: Ino, entries: &[DirEntry], part: ListedPart) -> bool {
         let names = || entries.iter().filter(|entry| !is_dots(entry));
         // Before the directory: a name that leads elsewhere is lost here first, and there before
         // the lock is given back.
@@ -42,16 +55,26 @@ impl Cache {
         }
         let Some(inode) = self.find(directory) else { return false };
         let state = inode.lock();
-        let is_protected = state.has(Bits::NEGATIVE) || state.rare.delegation.is_delegated();
-        if !is_protected || !state.dentries.is_complete() {
+        let (dentries, is_locked) = (&state.dentries, state.has(Bits::NEGATIVE));
+        let has_no_other = match part {
+            ListedPart::All => {
+                let is_protected = is_locked || state.rare.delegation.is_delegated();
+                let is_complete = is_protected && dentries.is_complete();
+                is_complete && dentries.iter().count() == names().count()
+            }
+            // Names that follow may be known, too.
+            ListedPart::Page(then) => {
+                is_locked && dentries.is_protected_since(then) && dentries.is_as_said(then)
+            }
+        };
+        if !has_no_other {
             return false;
         }
         let parent = entries.iter().find(|entry| entry.name == b"..").map(|entry| entry.ino);
         let has_parent =
             |parent: Ino| keeps_names(&state, parent) && state.parent() == Some(parent);
         parent.is_none_or(has_parent)
-            && names().all(|entry| state.dentries.get(&entry.name) == Some(entry.ino))
-            && state.dentries.iter().count() == names().count()
+            && names().all(|entry| dentries.get(&entry.name) == Some(entry.ino))
     }
 
     /// Adds the attributes to an entry of a directory, if they are known, as an answer to the

@@ -12,8 +12,9 @@
 //!
 //! Invariants:
 //! - A listing is used only if the cache says at that moment, under locks, that the directory has
-//!   these names, that they lead to these inodes, and that there is no other one. Attributes are
-//!   those that the cache has by then.
+//!   these names, that they lead to these inodes, and that there is no other one; of a larger
+//!   directory, of which the first page comes, that none was made since. Attributes are those that
+//!   the cache has by then.
 //! - There is at most one of a directory, and there are no more than limits allow; none while
 //!   memory is short, or nobody uses the client.
 
@@ -26,7 +27,7 @@ mod walk;
 use crate::cache::in_flight::Asked;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::listing::kept::KeptListing;
+use crate::listing::kept::{KeptListing, ListedPart};
 use crate::listing::known::is_dots;
 use crate::listing::lookup_order::LookupOrder;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
@@ -214,7 +215,7 @@ impl DirectoriesAhead {
     /// Keeps all entries of a directory, which came because names were looked up, unless a listing is
     /// on its way.
     fn keep(&self, directory: Ino, entries: Vec<DirEntry>) {
-        let kept = KeptListing::new(entries, false);
+        let kept = KeptListing::new(entries, ListedPart::All, false);
         let mut listings = self.listings.lock();
         // Others may have changed the directory since that came.
         listings.take(directory);
@@ -244,8 +245,8 @@ struct ListingOnItsWay {
 
 impl ListingOnItsWay {
     /// It has come.
-    fn come(self, entries: Vec<DirEntry>) {
-        let kept = KeptListing::new(entries, self.is_of_walk);
+    fn come(self, entries: Vec<DirEntry>, part: ListedPart) {
+        let kept = KeptListing::new(entries, part, self.is_of_walk);
         self.ahead.listings.lock().come(self.directory, kept);
     }
 }
@@ -340,8 +341,14 @@ impl<T: Transport> Client<T> {
         if page.end && !of.is_of_walk {
             self.note_all_entries(ino, &page.entries);
         }
-        if page.end && self.cache.has_all(ino, &page.entries) {
-            of.come(page.entries);
+        let part = match page.end {
+            true => Some(ListedPart::All),
+            false => self.cache.is_as_said(ino, &asked).map(ListedPart::Page),
+        };
+        if let Some(part) = part
+            && self.cache.has_all(ino, &page.entries, part)
+        {
+            of.come(page.entries, part);
         }
     }
 
@@ -358,15 +365,16 @@ impl<T: Transport> Client<T> {
         }
         let directory = file.ino;
         let kept = self.directories_ahead.take(directory).await?;
-        let was_ahead = kept.is_of_walk;
+        let (part, was_ahead) = (kept.part, kept.is_of_walk);
         let mut entries = kept.into_entries();
         // It was learned under locks, which others may have by now.
-        if self.is_suspended() || !self.cache.has_all(directory, &entries) {
+        if self.is_suspended() || !self.cache.has_all(directory, &entries, part) {
             return None;
         }
         glint_telemetry::count(Counter::DirectoriesListedAheadUsed, u64::from(was_ahead));
         let len = page_len(&entries, bytes_max);
-        let page = ListedPage { is_begin: true, is_end: len == entries.len(), was_ahead };
+        let is_end = part == ListedPart::All && len == entries.len();
+        let page = ListedPage { is_begin: true, is_end, was_ahead };
         // The others are asked for, as without this.
         entries.truncate(len);
         self.note_told(caller, file, page, &entries);
@@ -418,7 +426,7 @@ mod tests {
         let come = |directory: u64, many: u64| {
             let listing = ahead.begin(Ino(directory), true).unwrap();
             assert!(ahead.begin(Ino(directory), true).is_none(), "it is on its way");
-            listing.come(entries(many));
+            listing.come(entries(many), ListedPart::All);
         };
         let kept = || {
             let listings = ahead.listings.lock();

@@ -191,6 +191,7 @@ impl<T: Transport> Client<T> {
             self.cache.found(&mut child, attr)
         };
         state.dentries.insert(name, ino);
+        state.dentries.note_made();
         state.rare.make().delegation.note_change(number);
         if let Some(directory) = state.attributes_mut() {
             entry_added(directory, is_dir, now);
@@ -404,6 +405,7 @@ impl<T: Transport> Client<T> {
         from_state.rare.make().delegation.note_change(number);
         let to_state = to_state.as_mut().unwrap_or(&mut from_state);
         to_state.dentries.insert(new_name, source.ino);
+        to_state.dentries.note_made();
         to_state.rare.make().delegation.note_change(number);
         Some(())
     }

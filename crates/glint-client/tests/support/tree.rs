@@ -29,6 +29,11 @@ impl Tree {
         Ino(Tree::directory(directory).0 + 1 + number)
     }
 
+    /// Pages of each directory, for who has so much room.
+    pub(crate) fn pages(&self, bytes_max: u32) -> usize {
+        (self.files as usize).div_ceil(bytes_max as usize / ENTRY_BYTES)
+    }
+
     /// Content of a file.
     pub(crate) fn content(&self, file: Ino) -> Vec<u8> {
         vec![file.0 as u8; self.bytes as usize]

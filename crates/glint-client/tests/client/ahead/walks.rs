@@ -72,14 +72,19 @@ impl TreeReader<'_> {
 
     /// Lists the root, and the first of its directories. Returns the others, in their order.
     async fn begin(&self) -> Vec<Ino> {
-        self.fake.serve(TREE);
+        self.begin_in(TREE).await
+    }
+
+    /// The same in this tree.
+    async fn begin_in(&self, tree: Tree) -> Vec<Ino> {
+        self.fake.serve(tree);
         self.client.prefetch_files();
         let mut directories: Vec<Ino> =
             self.list(Ino::ROOT).await.iter().map(|entry| entry.ino).collect();
-        assert_eq!(directories.len() as u64, TREE.directories);
+        assert_eq!(directories.len() as u64, tree.directories);
         self.has_asked(1).await;
         self.list(directories.remove(0)).await;
-        self.has_asked(4).await;
+        self.has_asked(3 + tree.pages(ROOM)).await;
         directories
     }
 }
@@ -159,20 +164,36 @@ fn nothing_is_listed_ahead_where_nothing_is_prefetched() {
     });
 }
 
-/// A directory that is larger than a page costs as many requests as without; each name comes once.
+/// A directory that is larger than a page, or than what comes ahead, costs as many requests as
+/// without; each name comes once.
 #[test]
 fn what_does_not_fit_into_a_page_is_asked_for() {
+    for files in [300, 600] {
+        with_client(async move |fake, client| {
+            let walk = TreeReader { fake: &fake, client: &client };
+            let tree = Tree { directories: 10, files, bytes: 0 };
+            fake.serve(tree);
+            client.prefetch_files();
+            for directory in walk.list(Ino::ROOT).await {
+                let listed = walk.list(directory.ino).await;
+                let inodes: BTreeSet<u64> = listed.iter().map(|entry| entry.ino.0).collect();
+                assert_eq!((listed.len() as u64, inodes.len() as u64), (files, files));
+            }
+            walk.has_asked(1 + 10 * tree.pages(ROOM)).await;
+        });
+    }
+}
+
+/// The first page of a large directory was listed ahead; then others make a name in it.
+#[test]
+fn a_name_that_another_client_makes_in_a_large_directory_is_seen() {
     with_client(async |fake, client| {
         let walk = TreeReader { fake: &fake, client: &client };
-        let (directories, files) = (10, 300);
-        fake.serve(Tree { directories, files, bytes: 0 });
-        client.prefetch_files();
-        for directory in walk.list(Ino::ROOT).await {
-            let listed = walk.list(directory.ino).await;
-            let inodes: BTreeSet<u64> = listed.iter().map(|entry| entry.ino.0).collect();
-            assert_eq!((listed.len() as u64, inodes.len() as u64), (files, files));
-        }
-        walk.has_asked(1 + 2 * directories as usize).await;
+        let large = Tree { files: 600, ..TREE };
+        let directories = walk.begin_in(large).await;
+        walk.loses(directories[0], Bits::NEGATIVE).await;
+        fake.serve(Tree { files: large.files + 1, ..large });
+        assert_eq!(walk.list(directories[0]).await.len() as u64, large.files + 1);
     });
 }
 
