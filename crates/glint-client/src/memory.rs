@@ -206,7 +206,11 @@ impl<T: Transport> Client<T> {
             }
         }
         self.data.prefetched.set_steps(steps, is_idle);
-        self.directories_ahead.set_short(steps > 0 || is_idle);
+        let is_short = steps > 0 || is_idle;
+        self.directories_ahead.set_short(is_short);
+        if is_short {
+            self.handles.forget_pages_ahead();
+        }
         tracing::info!(
             ?supply, is_idle, known, inodes_max = self.inodes_max(), data = %part(steps),
             "caches may hold more or less than before"

@@ -333,13 +333,16 @@ impl<T: Transport> Vfs for Client<T> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         if file.take_last_entry(cookie) {
+            file.pages_ahead.forget();
             return Ok(Listing::default());
         }
         let is_begin = cookie == 0;
-        if is_begin
-            && plus
-            && let Some(listing) = self.take_listed(caller, &file, bytes_max).await
-        {
+        let came_ahead = match (plus, is_begin) {
+            (true, true) => self.take_listed(caller, &file, bytes_max).await,
+            (true, false) => self.take_next_page(caller, &file, cookie, bytes_max).await,
+            (false, _) => None,
+        };
+        if let Some(listing) = came_ahead {
             return Ok(listing);
         }
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
@@ -369,6 +372,9 @@ impl<T: Transport> Vfs for Client<T> {
             listing.valid.push(valid);
         }
         self.note_told(caller, &file, told, &listing.entries);
+        if plus {
+            self.go_on_ahead(caller, &file, (cookie, bytes_max), told, &listing.entries, &asked);
+        }
         Ok(listing)
     }
 

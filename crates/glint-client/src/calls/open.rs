@@ -8,6 +8,7 @@ use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::listing::ListedTo;
+use crate::listing::pages_ahead::PagesAhead;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
@@ -107,6 +108,7 @@ impl<T: Transport> Client<T> {
             in_pages,
             last_entry: AtomicU64::new(0),
             listed_to: ListedTo::default(),
+            pages_ahead: PagesAhead::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
         })

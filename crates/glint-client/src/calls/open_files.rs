@@ -2,6 +2,7 @@
 
 use crate::data::read_ahead::ReadAhead;
 use crate::listing::ListedTo;
+use crate::listing::pages_ahead::PagesAhead;
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::{Mutex, RwLock};
@@ -42,6 +43,8 @@ pub(crate) struct OpenFile {
     pub(crate) last_entry: AtomicU64,
     /// How far programs were told of a directory.
     pub(crate) listed_to: ListedTo,
+    /// Pages of a directory that come before programs ask for them.
+    pub(crate) pages_ahead: PagesAhead,
     pub(crate) ahead: Mutex<ReadAhead>,
     /// The kernel was given the object of the file by this.
     pub(crate) handed_out: AtomicBool,
@@ -100,6 +103,11 @@ impl Handles {
         let files: Vec<_> = self.files.read().iter().map(|(_, file)| file.clone()).collect();
         files.iter().for_each(|file| file.ahead.lock().forget());
         files.iter().map(|file| file.ino).collect()
+    }
+
+    /// Forgets the pages of open directories that came ahead.
+    pub(crate) fn forget_pages_ahead(&self) {
+        self.files.read().iter().for_each(|(_, file)| file.pages_ahead.forget());
     }
 
     /// Whether the kernel has the object of a file.

@@ -53,7 +53,7 @@ impl<T: Transport> Client<T> {
         }
         self.list_next_for_lookups(caller, directory);
         if page.end && self.is_complete(directory) {
-            self.directories_ahead.keep(directory, page.entries);
+            self.directories_ahead.keep(directory, &page.entries);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the cache says of a listing that came before a program asked for it: whether the directory is
-//! still so, and which attributes its entries have by now.
+//! What the cache says of a listing that came before a program asked for it: whether the directory
+//! is still so, and which attributes its entries have by now.
 
 use crate::cache::Cache;
 use crate::cache::attrs::Tick;

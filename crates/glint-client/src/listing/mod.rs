@@ -10,6 +10,8 @@
 //! `git status` looks the names up that it knows, and lists their directories after that. Directories
 //! in which names are looked up one after the other are listed ahead as well (`for_lookups.rs`).
 //!
+//! The pages after the first ones of a large directory come ahead by `pages_ahead.rs`.
+//!
 //! Invariants:
 //! - A listing is used only if the cache says at that moment, under locks, that the directory has
 //!   these names, that they lead to these inodes, and that there is no other one; of a larger
@@ -22,6 +24,7 @@ mod for_lookups;
 mod kept;
 mod known;
 mod lookup_order;
+pub(crate) mod pages_ahead;
 mod walk;
 
 use crate::cache::in_flight::Asked;
@@ -33,9 +36,7 @@ use crate::listing::lookup_order::LookupOrder;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Listing};
 use glint_net::{Transport, host};
-use glint_proto::limits::{
-    DIR_ENTRY_PLUS_BYTES, DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION, dir_page_bytes,
-};
+use glint_proto::limits::{DIR_PAGE_BYTES_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
 use glint_proto::{DirEntry, FileType, Ino, MdsReply, MdsRequest};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
@@ -214,7 +215,7 @@ impl DirectoriesAhead {
 
     /// Keeps all entries of a directory, which came because names were looked up, unless a listing is
     /// on its way.
-    fn keep(&self, directory: Ino, entries: Vec<DirEntry>) {
+    fn keep(&self, directory: Ino, entries: &[DirEntry]) {
         let kept = KeptListing::new(entries, ListedPart::All, false);
         let mut listings = self.listings.lock();
         // Others may have changed the directory since that came.
@@ -245,7 +246,7 @@ struct ListingOnItsWay {
 
 impl ListingOnItsWay {
     /// It has come.
-    fn come(self, entries: Vec<DirEntry>, part: ListedPart) {
+    fn come(self, entries: &[DirEntry], part: ListedPart) {
         let kept = KeptListing::new(entries, part, self.is_of_walk);
         self.ahead.listings.lock().come(self.directory, kept);
     }
@@ -261,22 +262,6 @@ impl Drop for ListingOnItsWay {
         }
         self.ahead.listings.wake_where(|waits_for| *waits_for == self.directory);
     }
-}
-
-/// How many of the entries of a directory are told at once where there is room for so many bytes.
-fn page_len(entries: &[DirEntry], bytes_max: u32) -> usize {
-    let room = dir_page_bytes(bytes_max);
-    let (mut len, mut bytes) = (0, 0);
-    for (at, entry) in entries.iter().enumerate() {
-        bytes += DIR_ENTRY_PLUS_BYTES + entry.name.len();
-        // The next page begins after a cookie, which names may share.
-        let same_cookie = at > 0 && entries[at - 1].cookie == entry.cookie;
-        if bytes > room && !same_cookie {
-            break;
-        }
-        len = at + 1;
-    }
-    len
 }
 
 impl<T: Transport> Client<T> {
@@ -348,7 +333,7 @@ impl<T: Transport> Client<T> {
         if let Some(part) = part
             && self.cache.has_all(ino, &page.entries, part)
         {
-            of.come(page.entries, part);
+            of.come(&page.entries, part);
         }
     }
 
@@ -366,17 +351,18 @@ impl<T: Transport> Client<T> {
         let directory = file.ino;
         let kept = self.directories_ahead.take(directory).await?;
         let (part, was_ahead) = (kept.part, kept.is_of_walk);
-        let mut entries = kept.into_entries();
+        let mut entries = kept.to_tell();
         // It was learned under locks, which others may have by now.
         if self.is_suspended() || !self.cache.has_all(directory, &entries, part) {
             return None;
         }
         glint_telemetry::count(Counter::DirectoriesListedAheadUsed, u64::from(was_ahead));
-        let len = page_len(&entries, bytes_max);
+        let len = kept.page_len(bytes_max);
         let is_end = part == ListedPart::All && len == entries.len();
         let page = ListedPage { is_begin: true, is_end, was_ahead };
         // The others are asked for, as without this.
         entries.truncate(len);
+        file.pages_ahead.go(0, &entries);
         self.note_told(caller, file, page, &entries);
         let valid = entries.iter_mut().map(|entry| self.cache.add_attributes(directory, entry));
         let valid = valid.collect();
@@ -400,14 +386,6 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_as_many_entries_as_there_is_room_for() {
-        let mut all = entries(100);
-        assert_eq!((page_len(&all, 0), page_len(&all, u32::MAX)), (31, 100));
-        all.iter_mut().skip(30).take(4).for_each(|entry| entry.cookie = 31);
-        assert_eq!((page_len(&all, 0), page_len(&[], 0)), (34, 0), "one cookie is on one page");
-    }
-
-    #[test]
     fn entries_for_which_the_kernel_had_no_room_are_noted_once() {
         let (all, listed_to) = (entries(50), ListedTo::default());
         let new = |is_begin: bool, page: &[DirEntry]| {
@@ -426,7 +404,7 @@ mod tests {
         let come = |directory: u64, many: u64| {
             let listing = ahead.begin(Ino(directory), true).unwrap();
             assert!(ahead.begin(Ino(directory), true).is_none(), "it is on its way");
-            listing.come(entries(many), ListedPart::All);
+            listing.come(&entries(many), ListedPart::All);
         };
         let kept = || {
             let listings = ahead.listings.lock();
@@ -442,13 +420,13 @@ mod tests {
         let ask = |directory| ahead.begin(Ino(directory), true).unwrap();
         let asked: Vec<_> = (new + 1..).map(ask).take(ON_THEIR_WAY_MAX).collect();
         assert_eq!(window(usize::MAX), 0, "enough are on their way");
-        ahead.keep(Ino(new + 1), entries(9));
+        ahead.keep(Ino(new + 1), &entries(9));
         drop(asked);
         assert_eq!(window(usize::MAX), 3);
         come(new + 1, ENTRIES_MAX as u64);
         assert_eq!(kept(), (1, ENTRIES_MAX), "one that is on its way is waited for");
         for many in [9, 10] {
-            ahead.keep(Ino(new + 2), entries(many));
+            ahead.keep(Ino(new + 2), &entries(many));
             assert_eq!(kept(), (1, many as usize), "the last one");
         }
         drop(ahead.begin(Ino(new + 3), false));
@@ -456,7 +434,7 @@ mod tests {
         ahead.set_short(true);
         assert_eq!((kept(), window(usize::MAX)), ((0, 0), 0));
         come(new, 1);
-        ahead.keep(Ino(new), entries(1));
+        ahead.keep(Ino(new), &entries(1));
         assert_eq!(kept(), (0, 0));
         ahead.set_short(false);
         come(new, 1);

@@ -431,6 +431,7 @@ mod tests {
             in_pages: false,
             last_entry: AtomicU64::new(0),
             listed_to: Default::default(),
+            pages_ahead: Default::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
         })
