@@ -5,6 +5,7 @@ use crate::cache::attr_update::AttrUpdate;
 use crate::cache::in_flight::Asked;
 use crate::cache::inode::CachedInode;
 use crate::cache::prune::KernelMemory;
+use crate::calls::attributes::LastFsStat;
 use crate::calls::groups::supplementary_groups;
 use crate::calls::open_files::Handles;
 use crate::calls::snapshots::Snapshots;
@@ -38,6 +39,7 @@ pub struct Client<T> {
     /// Directories that were listed before a program did.
     pub(crate) directories_ahead: Arc<DirectoriesAhead>,
     pub(crate) placement: OstPlacement,
+    pub(crate) last_fs_stat: LastFsStat,
     pub(crate) locks: LockKeeping,
     pub(crate) kernel_memory: KernelMemory,
     pub(crate) memory: MemoryKeeping,
@@ -67,6 +69,7 @@ impl<T: Transport> Client<T> {
             data: SharedByFiles::default(),
             directories_ahead: Arc::default(),
             placement: OstPlacement::new(welcome.osts, welcome.own_osts),
+            last_fs_stat: LastFsStat::default(),
             locks: LockKeeping::default(),
             kernel_memory: KernelMemory::default(),
             memory: MemoryKeeping::default(),

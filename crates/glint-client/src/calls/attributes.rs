@@ -6,14 +6,37 @@ use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::locks::data_locks::DataLockGuard;
 use crate::vfs::{Caller, Found, FsStat, Valid};
+use futures_util::future::{try_join_all, try_join3};
 use glint_lock::held::Use;
 use glint_net::{MdsSession, Transport};
 use glint_proto::lock::Range;
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply, OstRequest, SetAttr, SpaceInfo,
+    clock,
 };
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// For how long statfs(2) says the same without asking: monitors and file managers ask often.
+const FS_STAT_TIME: Duration = Duration::from_secs(1);
+
+/// What statfs(2) said last, and when the servers were asked for it.
+#[derive(Default)]
+pub(crate) struct LastFsStat(Mutex<Option<(Instant, FsStat)>>);
+
+impl LastFsStat {
+    /// What it says, unless the servers have to be asked.
+    fn get(&self) -> Option<FsStat> {
+        let (asked, stat) = (*self.0.lock())?;
+        (clock::since(asked) < FS_STAT_TIME).then_some(stat)
+    }
+
+    fn set(&self, asked: Instant, stat: FsStat) {
+        *self.0.lock() = Some((asked, stat));
+    }
+}
 
 /// A request sets the size or a time of a file.
 struct SettingGuard(Arc<CachedInode>);
@@ -165,20 +188,31 @@ impl<T: Transport> Client<T> {
 
     /// statfs(2).
     pub(crate) async fn statfs(&self) -> FsResult<FsStat> {
-        let MdsReply::Statfs { inodes } = self.ask(&Caller::ROOT, &MdsRequest::Statfs).await?
-        else {
-            return Err(Errno::EPROTO);
-        };
-        let mut spaces = Vec::new();
-        for ost in self.placement.own() {
-            match self.ask_ost(ost, OstRequest::Space, Bulk::None, &|| true).await? {
-                OstReply::Space(space) => spaces.push(space),
-                _ => return Err(Errno::EPROTO),
-            }
+        if let Some(stat) = self.last_fs_stat.get() {
+            return Ok(stat);
         }
+        let asked = clock::now();
+        let inodes = async {
+            match self.ask(&Caller::ROOT, &MdsRequest::Statfs).await? {
+                MdsReply::Statfs { inodes } => Ok(inodes),
+                _ => Err(Errno::EPROTO),
+            }
+        };
+        let own = try_join_all(self.placement.own().map(|ost| self.space_of(ost)));
         // The others may be out of reach; the MDS knows what they said last.
-        spaces.extend(self.transport.mds().osses().await?.into_iter().flat_map(|oss| oss.space));
+        let osses = self.transport.mds().osses();
+        let (inodes, mut spaces, osses) = try_join3(inodes, own, osses).await?;
+        spaces.extend(osses.into_iter().flat_map(|oss| oss.space));
         let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
-        Ok(FsStat { inodes, total, free, available })
+        let stat = FsStat { inodes, total, free, available };
+        self.last_fs_stat.set(asked, stat);
+        Ok(stat)
+    }
+
+    async fn space_of(&self, ost: u16) -> FsResult<SpaceInfo> {
+        match self.ask_ost(ost, OstRequest::Space, Bulk::None, &|| true).await? {
+            OstReply::Space(space) => Ok(space),
+            _ => Err(Errno::EPROTO),
+        }
     }
 }

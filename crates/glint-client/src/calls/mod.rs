@@ -11,7 +11,7 @@
 //! Calls that change attributes are updates from before they ask until they have learned
 //! ([`Client::begin_update`]); others note when they ask and what they hold then ([`Asked`]).
 
-mod attributes;
+pub(crate) mod attributes;
 mod data;
 pub(crate) mod groups;
 mod handed_out;

@@ -6,6 +6,7 @@ mod ahead;
 mod closes;
 mod data_write_back;
 mod delegations;
+mod fs_stat;
 mod grants;
 mod lookups;
 mod memory;

@@ -15,8 +15,8 @@ use glint_proto::message::{Survived, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Attr, Bulk, Capability, ClientId, Cred, Errno, Extents, FileType, FsResult, Ino, Layout,
-    MdsReply, MdsRequest, ObjectAttr, ObjectId, Op, OpenFlags, OstReply, OstRequest, Timestamp,
-    clock,
+    MdsReply, MdsRequest, ObjectAttr, ObjectId, Op, OpenFlags, OstReply, OstRequest, SpaceInfo,
+    Timestamp, clock,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -124,6 +124,7 @@ impl World {
                 Ok(MdsReply::Attr(self.attr()))
             }
             MdsRequest::Sync => Ok(MdsReply::Done),
+            MdsRequest::Statfs => Ok(MdsReply::Statfs { inodes: 1 + self.objects.len() as u64 }),
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -220,6 +221,12 @@ impl World {
                 OstReply::Data(len)
             }
             (OstRequest::Stat { object }, _) => OstReply::Stat(self.stat(object)),
+            // Each is on a disk of its own.
+            (OstRequest::Space, _) => {
+                let spaces = self.requests.iter().filter(|asked| **asked == OstRequest::Space);
+                let file_system = spaces.count() as u64;
+                OstReply::Space(SpaceInfo { total: 4, free: 3, available: 2, file_system })
+            }
             (OstRequest::Seek { object, offset, hole }, _) => {
                 OstReply::Offset(self.seek(object, offset, hole))
             }
