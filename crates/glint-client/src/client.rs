@@ -281,6 +281,7 @@ impl<T: Transport> Client<T> {
                 let prefetched = json!({"files": count(Counter::FilesPrefetched),
                     "read": count(Counter::FilesPrefetchedRead),
                     "unread_bytes": self.data.prefetched.bytes(),
+                    "limit_bytes": self.data.prefetched.limit(),
                     "directories": count(Counter::DirectoriesListedAhead),
                     "directories_listed": count(Counter::DirectoriesListedAheadUsed)});
                 let ahead = count(Counter::BytesReadAhead);

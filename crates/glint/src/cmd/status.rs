@@ -151,10 +151,20 @@ fn show_mount(status: &Value) {
             human_bytes(client["unsent_bytes"].as_u64().unwrap_or(0)),
             client["write_errors"]
         );
+        if let Some(ahead) = ahead(&client["prefetched"]) {
+            crate::say!("  ahead    {ahead}");
+        }
         if let Some(memory) = memory(&client["memory"]) {
             crate::say!("  memory   {memory}");
         }
     }
+}
+
+/// What a mount keeps of files that it has prefetched, if it does that.
+fn ahead(prefetched: &Value) -> Option<String> {
+    let limit = prefetched["limit_bytes"].as_u64().filter(|limit| *limit > 0)?;
+    let bytes = human_bytes(prefetched["unread_bytes"].as_u64()?);
+    Some(format!("{bytes} of {} with prefetched files that are not read yet", human_bytes(limit)))
 }
 
 /// What limits the caches of a mount, if they may hold less than usual.
@@ -294,6 +304,17 @@ mod tests {
         );
         assert_eq!(chains(&serde_json::json!({ "chains": { "count": 0 } })), None, "no copies");
         assert_eq!(chains(&Value::Null), None, "of an OSS");
+    }
+
+    #[test]
+    fn prefetched_files_are_told_where_there_may_be_some() {
+        let told = |limit: u64| {
+            let state = serde_json::json!({"unread_bytes": 3 << 20, "limit_bytes": limit});
+            ahead(&state)
+        };
+        let expected = "3.0 MiB of 32.0 MiB with prefetched files that are not read yet";
+        assert_eq!(told(32 << 20).unwrap(), expected);
+        assert_eq!((told(0), ahead(&Value::Null)), (None, None), "it prefetches none");
     }
 
     #[test]

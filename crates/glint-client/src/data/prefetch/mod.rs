@@ -143,6 +143,11 @@ impl PrefetchedFiles {
         self.memory.used()
     }
 
+    /// How many there may be as of now: none if small files are not prefetched.
+    pub(crate) fn limit(&self) -> usize {
+        if self.is_on() { self.memory.limit() } else { 0 }
+    }
+
     /// After how many steps these bytes would still fit.
     pub(crate) fn steps_that_fit(&self) -> u32 {
         self.memory.steps_that_fit()

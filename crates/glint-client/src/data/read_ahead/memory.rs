@@ -48,17 +48,17 @@ impl ReadAheadMemory {
 
     /// Returns true if more is used than may be.
     pub(crate) fn is_over(&self) -> bool {
-        self.used() > self.0.max.load(Ordering::Acquire)
+        self.used() > self.limit()
     }
 
     /// Returns true if half of what may be used is.
     pub(super) fn is_half_used(&self) -> bool {
-        2 * self.used() >= self.0.max.load(Ordering::Acquire)
+        2 * self.used() >= self.limit()
     }
 
     /// Takes so many bytes, if they are there.
     pub(super) fn take(&self, bytes: usize) -> bool {
-        let max = self.0.max.load(Ordering::Acquire);
+        let max = self.limit();
         let take = |used: usize| (used + bytes <= max).then_some(used + bytes);
         self.0.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
     }
@@ -66,6 +66,11 @@ impl ReadAheadMemory {
     /// Gives so many back.
     pub(super) fn give(&self, bytes: usize) {
         self.0.used.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes that may be used as of now.
+    pub(crate) fn limit(&self) -> usize {
+        self.0.max.load(Ordering::Acquire)
     }
 
     /// Bytes that are used.
