@@ -243,7 +243,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Sets the OSTs that are not heard of, so that new files are laid out over others where they
-    /// can be, and those of them that were given up, which no new file gets.
+    /// can be, or chains without them, and those of them that were given up, which no new file gets.
     pub fn set_absent(&self, absent: Vec<u16>, given_up: &[u16]) {
         // Before the drained ones are read: nobody sets older lists after this.
         let mut avoided = self.avoided.lock();
@@ -256,7 +256,7 @@ impl<K: Kv> Mds<K> {
         let now = (with_drained([&absent, given_up].concat()), with_drained(given_up.to_vec()));
         if *avoided != now {
             self.has_avoided.store(!now.0.is_empty(), Ordering::Release);
-            self.chains.set_given_up(given_up);
+            self.chains.set_absent(&absent, given_up);
             *avoided = now;
         }
     }
@@ -267,7 +267,7 @@ impl<K: Kv> Mds<K> {
             false => use_them(Avoided::default()),
             true => {
                 let (all, gone) = &*self.avoided.lock();
-                use_them(Avoided { all, gone })
+                use_them(Avoided { all, worst: all, gone })
             }
         }
     }

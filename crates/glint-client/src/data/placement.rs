@@ -57,7 +57,8 @@ impl OstPlacement {
         osts: u16,
     ) -> Option<Layout> {
         let over = |all: &[u16]| {
-            let layout = directory.inherit(ino, is_dir, osts, Avoided { all, gone: &[] });
+            let layout =
+                directory.inherit(ino, is_dir, osts, Avoided { all, worst: all, gone: &[] });
             let mut avoided = all.iter().filter(|index| **index < osts);
             let is_good = is_dir || avoided.all(|index| !layout.has_stripe_at(*index));
             is_good.then_some(layout)

@@ -59,6 +59,18 @@ pub struct Away {
     pub awaited: bool,
 }
 
+/// Chains of one number of members that new files avoid, by their positions.
+#[derive(Default)]
+struct AvoidedChains {
+    /// All of them: with a member that does not serve, or is full or not heard of, as well; but not
+    /// if all chains are such.
+    all: Vec<u16>,
+    /// Without a head, or with a drained OST.
+    worst: Vec<u16>,
+    /// Those of them that no new file gets: with a drained OST, or all of whose OSTs were given up.
+    gone: Vec<u16>,
+}
+
 #[derive(Default)]
 struct Rows {
     /// By targets.
@@ -67,12 +79,11 @@ struct Rows {
     changes: u64,
     /// How many there are of each number of members.
     counts: BTreeMap<u8, u16>,
-    /// Chains that new files avoid, without a head or with a drained OST, by the number of members.
-    avoided: BTreeMap<u8, Vec<u16>>,
-    /// Those of them that no new file gets: with a drained OST, or all of whose OSTs were given up.
-    gone: BTreeMap<u8, Vec<u16>>,
-    /// OSTs that are drained, and OSTs that were given up.
+    /// Chains that new files avoid, by the number of members.
+    avoided: BTreeMap<u8, AvoidedChains>,
+    /// OSTs that are drained, that are full or not heard of, and that were given up.
     drained: Vec<u16>,
+    absent: Vec<u16>,
     given_up: Vec<u16>,
     /// Members that were emptied and have not got everything since, by targets.
     unfilled: BTreeSet<(u16, u16)>,
@@ -98,17 +109,30 @@ impl Rows {
     fn recount(&mut self) {
         self.counts.clear();
         self.avoided.clear();
-        self.gone.clear();
         for Row { chain, .. } in self.chains.values() {
-            *self.counts.entry(chain.id.copies).or_default() += 1;
+            let (copies, index) = (chain.id.copies, chain.id.index);
+            *self.counts.entry(copies).or_default() += 1;
+            let avoided = self.avoided.entry(copies).or_default();
             let is_drained = chain.members.iter().any(|member| self.drained.contains(&member.ost));
             let has_head = chain.head().is_some();
+            let is_good = |member: &Member| {
+                member.state == MemberState::Serving && !self.absent.contains(&member.ost)
+            };
+            if is_drained || !has_head || !chain.members.iter().all(is_good) {
+                avoided.all.push(index);
+            }
             if is_drained || !has_head {
-                self.avoided.entry(chain.id.copies).or_default().push(chain.id.index);
+                avoided.worst.push(index);
             }
             let is_given_up = |member: &Member| self.given_up.contains(&member.ost);
             if is_drained || !has_head && chain.members.iter().all(is_given_up) {
-                self.gone.entry(chain.id.copies).or_default().push(chain.id.index);
+                avoided.gone.push(index);
+            }
+        }
+        for (copies, avoided) in &mut self.avoided {
+            // Clients choose by themselves as long as there is something to choose.
+            if self.counts.get(copies).is_some_and(|all| usize::from(*all) == avoided.all.len()) {
+                avoided.all.clone_from(&avoided.worst);
             }
         }
     }
@@ -190,9 +214,11 @@ impl ChainTable {
         use_it: impl FnOnce(u16, Avoided<'_>) -> T,
     ) -> T {
         let rows = self.rows.read();
-        let all = rows.avoided.get(&copies).map_or(&[][..], Vec::as_slice);
-        let gone = rows.gone.get(&copies).map_or(&[][..], Vec::as_slice);
-        use_it(rows.counts.get(&copies).copied().unwrap_or(0), Avoided { all, gone })
+        let count = rows.counts.get(&copies).copied().unwrap_or(0);
+        match rows.avoided.get(&copies) {
+            Some(AvoidedChains { all, worst, gone }) => use_it(count, Avoided { all, worst, gone }),
+            None => use_it(count, Avoided::default()),
+        }
     }
 
     /// Chains that new files are laid out over.
@@ -201,7 +227,7 @@ impl ChainTable {
         let targets = |(copies, count): (&u8, &u16)| ChainTargets {
             copies: *copies,
             count: *count,
-            avoided: rows.avoided.get(copies).cloned().unwrap_or_default(),
+            avoided: rows.avoided.get(copies).map(|of| of.all.clone()).unwrap_or_default(),
         };
         rows.counts.iter().map(targets).collect()
     }
@@ -218,10 +244,11 @@ impl ChainTable {
         self.rows.read().drained.contains(&ost)
     }
 
-    /// Has no new file use chains of these OSTs alone.
-    pub(crate) fn set_given_up(&self, osts: &[u16]) {
+    /// Has new files avoid the chains of OSTs that are full or not heard of, if there are others, and
+    /// use none of OSTs alone that were given up.
+    pub(crate) fn set_absent(&self, absent: &[u16], given_up: &[u16]) {
         let mut rows = self.rows.write();
-        rows.given_up = osts.to_vec();
+        (rows.absent, rows.given_up) = (absent.to_vec(), given_up.to_vec());
         rows.recount();
     }
 

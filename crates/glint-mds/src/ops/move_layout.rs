@@ -92,9 +92,10 @@ impl<K: Kv> Mds<K> {
                 stripes => stripes,
             };
             layout.osts = count;
-            let (all, gone) =
-                ([avoided.all, &also[..]].concat(), [avoided.gone, &also[..]].concat());
-            layout.place(ino, count, Avoided { all: &all, gone: &gone });
+            let with_also = |these: &[u16]| [these, &also[..]].concat();
+            let (all, worst) = (with_also(avoided.all), with_also(avoided.worst));
+            let gone = with_also(avoided.gone);
+            layout.place(ino, count, Avoided { all: &all, worst: &worst, gone: &gone });
             asked <= count
         })?;
         if !placed {

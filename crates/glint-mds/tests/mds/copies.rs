@@ -7,7 +7,9 @@ use futures_lite::future::block_on;
 use glint_mds::{GiveUpError, LosesData, Loss, Losses, NamedFile, Placed, Seen};
 use glint_proto::chain::{ChainId, MemberEvent};
 use glint_proto::limits::OBJECTS_PER_PAGE_MAX;
-use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsRequest, ObjectId, OpenFlags};
+use glint_proto::{
+    Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, ObjectId, OpenFlags,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn place(tree: &Tree, osts: u16) {
@@ -62,6 +64,39 @@ fn new_files_avoid_chains_in_which_nobody_serves() {
         let target = made.layout.ost_of(0, 1);
         assert!(ChainId::of_target(target).is_some());
         assert!(tree.mds.chains().get(target).unwrap().head().is_some(), "{target:#x}");
+    }
+}
+
+#[test]
+fn new_files_are_laid_out_over_chains_whose_members_all_serve_and_have_room() {
+    let tree = planted();
+    place(&tree, 4);
+    set(&tree, &ROOT, "dir", 2).unwrap();
+    let rows = || tree.mds.chains().since(0).0;
+    let members_of_new = |round: &str| {
+        let mut members = BTreeSet::new();
+        for n in 0..2 * rows().len() {
+            let path = format!("dir/{round}{n}");
+            let made = tree.make(&ROOT, &path, FileType::Regular, 0o644).unwrap();
+            let chain = tree.mds.chains().get(made.layout.ost_of(0, 1)).unwrap();
+            assert!(chain.head().is_some(), "{chain:?}");
+            members.extend(chain.members.iter().map(|member| member.ost));
+        }
+        members.into_iter().collect::<Vec<u16>>()
+    };
+    assert_eq!(members_of_new("all"), [0, 1, 2, 3]);
+    tree.mds.set_absent(vec![2], &[]);
+    assert_eq!(members_of_new("full"), [0, 1, 3]);
+    tree.mds.set_absent(Vec::new(), &[]);
+    assert_eq!(members_of_new("free"), [0, 1, 2, 3]);
+    block_on(tree.mds.on_ost(1, MemberEvent::Lost)).unwrap();
+    assert_eq!(members_of_new("lost"), [0, 2, 3]);
+    // No chain is without one of these: all of them are used, but for those without a head.
+    tree.mds.set_absent(vec![0, 2], &[]);
+    assert_eq!(members_of_new("none"), [0, 1, 2, 3]);
+    let numbers = MdsRequest::GrantInodes { count: 10, epoch: 1 };
+    if let Ok(MdsReply::Inodes { chains, .. }) = tree.ask(&ROOT, &numbers) {
+        assert!(chains.iter().all(|of| of.avoided.is_empty()), "clients choose by themselves");
     }
 }
 

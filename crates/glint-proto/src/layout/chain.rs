@@ -62,7 +62,8 @@ pub struct ChainTargets {
     pub copies: u8,
     /// How many there are.
     pub count: u16,
-    /// Positions of those that new files avoid: without a head, or with a drained OST.
+    /// Positions of those that new files avoid: without a head, or with a drained OST; and with a
+    /// member that does not serve, is full or not heard of, if there are others.
     pub avoided: Vec<u16>,
 }
 

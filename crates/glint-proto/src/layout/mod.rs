@@ -74,6 +74,8 @@ pub struct Placement {
 pub struct Avoided<'a> {
     /// All of them. Who has so many stripes that it needs one gets one.
     pub all: &'a [u16],
+    /// Those of them that are taken last: after the others of them.
+    pub worst: &'a [u16],
     /// Those of them that are not to be used again. A file gets fewer stripes, and none of them.
     pub gone: &'a [u16],
 }
@@ -165,8 +167,9 @@ impl Layout {
     }
 
     /// Lays a file out over `osts`, from one on that its number chooses, or from the next one from
-    /// which on no stripe lies on one that is avoided, if there is such a place. It gets no more
-    /// stripes than fit between two that are gone, unless all are.
+    /// which on no stripe lies on one that is avoided, if there is such a place; else on none of the
+    /// worst, if that can be. It gets no more stripes than fit between two that are gone, unless all
+    /// are.
     pub fn place(&mut self, ino: Ino, osts: u16, avoided: Avoided<'_>) {
         let count = osts.max(1);
         let fit = between(avoided.gone, count);
@@ -183,7 +186,8 @@ impl Layout {
             };
             (wish..count).chain(0..wish).find(avoids)
         };
-        let first = first(avoided.all).or_else(|| first(avoided.gone));
+        let good = first(avoided.all).or_else(|| first(avoided.worst));
+        let first = good.or_else(|| first(avoided.gone));
         self.first_ost = first.unwrap_or(wish);
         self.osts = osts;
     }
@@ -347,7 +351,7 @@ mod tests {
     fn files_are_laid_out_over_osts_that_are_there() {
         let place = |stripes, ino, osts, absent: &[u16]| {
             let mut layout = Layout { stripe_count: stripes, ..Layout::default() };
-            layout.place(Ino(ino), osts, Avoided { all: absent, gone: &[] });
+            layout.place(Ino(ino), osts, Avoided { all: absent, worst: absent, gone: &[] });
             layout.first_ost
         };
         assert_eq!(place(1, 7, 4, &[]), 3);
@@ -357,6 +361,12 @@ mod tests {
         assert_eq!(place(4, 6, 4, &[1]), 2, "there is no choice");
         assert_eq!(place(1, 6, 4, &[0, 1, 2, 3]), 2);
         assert_eq!(place(1, 6, 0, &[]), 0);
+        let wide = |worst: &[u16]| {
+            let mut layout = Layout { stripe_count: 2, ..Layout::default() };
+            layout.place(Ino(4), 4, Avoided { all: &[0, 2], worst, gone: &[] });
+            layout.first_ost
+        };
+        assert_eq!((wide(&[0]), wide(&[0, 2])), (1, 0), "the worst are the last choice");
     }
     use proptest::prelude::*;
 
@@ -364,7 +374,8 @@ mod tests {
     fn files_get_fewer_stripes_rather_than_one_on_an_ost_that_is_gone() {
         let place = |stripes, ino, absent: &[u16], gone: &[u16]| {
             let wide = Layout { stripe_count: stripes, ..Layout::default() };
-            let layout = wide.inherit(Ino(ino), false, 6, Avoided { all: absent, gone });
+            let layout =
+                wide.inherit(Ino(ino), false, 6, Avoided { all: absent, worst: absent, gone });
             let osts = (0..layout.stripe_count).map(|stripe| layout.ost_of(stripe, 1));
             osts.collect::<Vec<u16>>()
         };
@@ -386,7 +397,7 @@ mod tests {
         ) {
             let absent = [absent, gone.clone()].concat();
             let wide = Layout { stripe_count: stripes, ..Layout::default() };
-            let avoided = Avoided { all: &absent, gone: &gone };
+            let avoided = Avoided { all: &absent, worst: &absent, gone: &gone };
             let layout = wide.inherit(Ino(ino), false, osts, avoided);
             let is_good = |stripe| !gone.contains(&layout.ost_of(stripe, 1));
             let are_all_gone = (0..osts).all(|ost| gone.contains(&ost));
