@@ -8,10 +8,12 @@
 //!   objects say that it has not changed since. If one does not know, everything is copied again.
 //! - The switch is asked for only after the copy is on stable storage, and while the lock is held.
 //! - A lock that others want is kept for a part of the lease at most: then the file stays where it
-//!   is, and what was copied is removed.
+//!   is, and what was copied is removed. So it does if nothing can be copied for a whole lease, as an
+//!   OST does not answer.
 
 mod ahead;
 mod copying;
+mod progress;
 mod ranges;
 
 use crate::cache::Generation;
@@ -26,6 +28,7 @@ use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::lock::Range;
 use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
+use progress::Progress;
 use ranges::FileRanges;
 use std::cell::Cell;
 use std::pin::pin;
@@ -77,8 +80,8 @@ impl Patience<'_> {
 
 impl<T: Transport> Client<T> {
     /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
-    /// used too much for that, EBUSY if the kernel has its object; then nothing has changed. Goes on
-    /// if nobody waits for it any more.
+    /// used too much for that, EBUSY if the kernel has its object, ETIMEDOUT if an OST does not
+    /// answer; then nothing has changed. Goes on if nobody waits for it any more.
     pub(crate) async fn restripe(
         &self,
         caller: &Caller,
@@ -138,7 +141,9 @@ impl<T: Transport> Client<T> {
         let inode = self.inode(ino);
         let written = Cell::new(0);
         let is_planned = || self.cache.is_session(session);
-        let mut ahead = self.copy_ahead(planned, &written, &is_planned).await?;
+        let progress = Progress::new(self.parameters.lease);
+        let copied = self.copy_ahead(planned, &written, &is_planned, &progress);
+        let mut ahead = progress.unless_stalled(copied).await?;
         let mut attempts = LOCK_ATTEMPTS;
         let (guard, _shut) = loop {
             match (self.lock_whole(ino, inode.as_ref()).await, &mut ahead) {
@@ -146,7 +151,9 @@ impl<T: Transport> Client<T> {
                     // Nothing was copied under the lock: what others do now is one more round.
                     attempts -= 1;
                     host::sleep(10 * LOOK).await;
-                    self.copy_round((ino, to), &written, &is_planned, ahead).await?;
+                    let copied =
+                        self.copy_round((ino, to), &written, &is_planned, ahead, &progress);
+                    progress.unless_stalled(copied).await?;
                 }
                 (locked, _) => break locked?,
             }
@@ -169,7 +176,10 @@ impl<T: Transport> Client<T> {
         }
         if let Some(objects) = objects {
             let is_held = || patience.is_held() && is_planned();
-            let check = || patience.check();
+            let check = || {
+                progress.made();
+                patience.check()
+            };
             let copying = Copying {
                 ino,
                 to,
@@ -188,10 +198,14 @@ impl<T: Transport> Client<T> {
                     _ => FileRanges::all(),
                 };
                 let left = left.parts(size.max(written.get()), u64::MAX);
-                self.copy_ranges(&copying, from, size, &left).await?;
-                self.truncate_objects(ino, to, size, &is_held).await?;
-                let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
-                self.set_objects_time(ino, to, mtime, &is_held).await?;
+                let made = async {
+                    self.copy_ranges(&copying, from, size, &left).await?;
+                    self.truncate_objects(ino, to, size, &is_held).await?;
+                    let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
+                    self.set_objects_time(ino, to, mtime, &is_held).await
+                };
+                progress.unless_stalled(made).await?;
+                // May take longer: all that was copied before the lock is flushed.
                 self.sync_objects(ino, to).await
             };
             // An OST that does not answer is not waited for while others wait for the lock.

@@ -140,6 +140,39 @@ fn a_file_is_read_while_its_move_to_a_server_stands_still() {
     world.assert_sound();
 }
 
+/// Large files are copied before they are locked, when nobody waits: the command ends all the same.
+#[test]
+fn a_move_to_a_server_that_stands_still_is_given_up() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--lease", "5"]);
+    let oss = world.oss(1, free_port(), port, &[]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let large = vec![7; 24 << 20];
+    let is_on_first = |name: &String| {
+        fs::write(a.join(name), b"").unwrap();
+        let layout = sh(&a, &format!("getfattr --only-values -n glint.layout {name}"));
+        layout.contains("stripe_count=1 ") && layout.contains("first_ost=0 ")
+    };
+    let mut names = (0..64).map(|n| format!("file{n}")).filter(is_on_first);
+    for content in [&large[..], &large[..1000]] {
+        let path = a.join(names.next().unwrap());
+        fs::write(&path, content).unwrap();
+        sh(&a, "sync -f .");
+        oss.halt(true);
+        let (said, took) =
+            Stalls::start().timed(|| refused(glint().args(["restripe", "-c", "2", text(&path)])));
+        assert!(said.contains("an OST did not answer"), "{said}");
+        assert!(took < Duration::from_secs(9), "given up after {took:?}");
+        oss.halt(false);
+        run(glint().args(["restripe", "-c", "2", text(&path)]));
+        assert!(fs::read(&path).unwrap() == content);
+    }
+    server.assert_no(event::CLIENT_EVICTED);
+    [one, oss, server].into_iter().for_each(Process::stop);
+    world.assert_sound();
+}
+
 /// One command is enough for each move. It is made by the other mount.
 #[test]
 fn a_large_file_moves_while_it_is_written_all_the_time() {

@@ -9,6 +9,7 @@
 //! - A range is pending until it is copied; what ends in between ends the move.
 
 use super::copying::Copying;
+use super::progress::Progress;
 use super::ranges::FileRanges;
 use crate::client::Client;
 use futures_util::future::try_join_all;
@@ -47,6 +48,7 @@ impl<T: Transport> Client<T> {
         planned: &Attr,
         written: &Cell<u64>,
         is_planned: &dyn Fn() -> bool,
+        progress: &Progress,
     ) -> FsResult<Option<CopyAhead>> {
         let (ino, to) = (planned.ino, planned.layout);
         if !planned.size_on_ost && planned.size < FILE_BYTES_MIN {
@@ -63,7 +65,8 @@ impl<T: Transport> Client<T> {
         let mut ahead = CopyAhead { from, watches, round: 0, asked: clock::now(), pending };
         let mut before = u64::MAX;
         for _ in 0..ROUNDS_MAX {
-            let left = self.copy_round((ino, to), written, is_planned, &mut ahead).await?;
+            let round = self.copy_round((ino, to), written, is_planned, &mut ahead, progress);
+            let left = round.await?;
             // A file that is changed as fast as it is copied is left to the lock, too.
             if left <= LEFT_BYTES || left > before / 4 * 3 {
                 break;
@@ -80,8 +83,12 @@ impl<T: Transport> Client<T> {
         written: &Cell<u64>,
         is_planned: &dyn Fn() -> bool,
         ahead: &mut CopyAhead,
+        progress: &Progress,
     ) -> FsResult<u64> {
-        let check = || if is_planned() { Ok(()) } else { Err(Errno::EIO) };
+        let check = || {
+            progress.made();
+            if is_planned() { Ok(()) } else { Err(Errno::EIO) }
+        };
         let copying =
             Copying { ino, to, written, may_write: is_planned, check: &check, is_still: false };
         let from = ahead.from;
@@ -93,8 +100,10 @@ impl<T: Transport> Client<T> {
             if clock::since(ahead.asked) >= ASK {
                 self.ask_changed(ino, ahead).await?;
             }
+            progress.made();
         }
         self.ask_changed(ino, ahead).await?;
+        progress.made();
         Ok(ahead.pending.bytes_before(size))
     }
 

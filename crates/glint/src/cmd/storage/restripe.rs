@@ -30,8 +30,8 @@ const REDRAW: Duration = Duration::from_millis(200);
 /// space of the old one becomes free some time later (`--lease` of the server). Files that are laid
 /// out so already are skipped.
 ///
-/// A file that others change too fast may not be moved: it is named, and the exit status is 1; run
-/// the command again. Its owner and root may do this. What is made in a directory later, `glint
+/// A file that others change too fast, or with a place on an OST that does not answer, may not be
+/// moved: it is named, and the exit status is 1; run the command again. Its owner and root may do this. What is made in a directory later, `glint
 /// setstripe` says.
 ///
 /// Ctrl-C ends after the file that is being copied.
@@ -245,6 +245,11 @@ fn explained(path: &Path, wish: &str, errno: Errno) -> String {
             format!("{errno}; only its owner and root may lay it out anew")
         }
         Errno::OPNOTSUPP => "its mount or server is of a version that cannot move data".into(),
+        Errno::TIMEDOUT => {
+            "an OST did not answer for a whole lease, so nothing could be copied; it \
+                            stays where it is. See `glint ost list`, and try again later"
+                .into()
+        }
         Errno::STALE => "it was changed meanwhile by others; try again".into(),
         errno => errno.to_string(),
     }
