@@ -439,3 +439,6 @@ impl Replication {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
