@@ -12,6 +12,7 @@ pub(super) mod begins;
 pub(super) mod changed;
 mod follow;
 mod forward;
+mod found;
 pub(super) mod lacking;
 pub(super) mod ranges;
 pub(super) mod size_limits;
@@ -20,16 +21,15 @@ use super::rows::Entered;
 use super::takeover::doubts::Wanted;
 use super::touched::UNNUMBERED;
 use super::{Here, Replication};
-use begins::{Beginning, BegunObject, are_some};
 use changed::{Data, parts, touched};
 use forward::patience;
+use found::{Before, Finding};
 use futures_util::future::{Either, join, join_all, select};
 use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Forward, MemberEvent, Touched};
 use glint_proto::{Answer, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span, event, traced};
-use lacking::is_one_synced;
 use ranges::RangeTurn;
 use size_limits::is_of_request;
 use std::future::Future;
@@ -39,7 +39,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Outcome of one attempt to make a change by one row.
 enum Attempt {
-    Done(Answer<OstReply>),
+    /// These members serve, and may have lost what the head had of the object.
+    Done(Answer<OstReply>, Vec<u16>),
     /// No member could make it, or not whole.
     Failed(Answer<OstReply>),
     /// The chain is another one now.
@@ -50,6 +51,7 @@ enum Attempt {
 struct UnderWay<'a> {
     replication: &'a Replication,
     target: u16,
+    head: u16,
     /// OSTs of this server.
     here: std::ops::Range<u16>,
     /// Numbers of the attempts.
@@ -57,14 +59,15 @@ struct UnderWay<'a> {
     /// Whether it is in all copies, or in none.
     is_decided: bool,
     /// If it changes an object: what it finds of that before.
-    beginning: Option<Beginning<'a>>,
-    /// Members that had nothing of the object, and may have lost what the head has.
-    may_lack: Vec<u16>,
+    finding: Option<Finding<'a>>,
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let UnderWay { replication, target, here, numbers, is_decided, .. } = self;
+        let UnderWay { replication, target, head, here, numbers, is_decided, finding } = self;
+        if let Some(finding) = finding {
+            replication.leave_to_heal(*target, *head, finding);
+        }
         replication.rows.end(*target, numbers, *is_decided, here);
     }
 }
@@ -76,6 +79,13 @@ fn range_of(request: &OstRequest, touched: &Touched) -> (u64, u64) {
         // Sizes and times are of the whole object.
         false => (0, u64::MAX),
     }
+}
+
+/// Whether a member was taken out by a newer row, since this one: what it was asked to do by this
+/// one it may have done before.
+fn is_lost_since(row: &Chain, now: &Chain, member: u16) -> bool {
+    let serves = |row: &Chain| row.readable().any(|other| other == member);
+    !now.written().any(|other| other == member) || serves(row) && !serves(now)
 }
 
 impl Replication {
@@ -101,11 +111,11 @@ impl Replication {
         let mut under_way = UnderWay {
             replication: self,
             target: chain.target,
+            head: ost,
             here: here.first..here.first + here.osts.count(),
             numbers: Vec::new(),
             is_decided: true,
-            beginning: touched.map(|touched| self.lost.begins.enter(touched.object)),
-            may_lack: Vec::new(),
+            finding: touched.map(|touched| Finding::new(self.lost.begins.enter(touched.object))),
         };
         loop {
             if entered.row.head() != Some(ost) || !entered.is_active {
@@ -127,25 +137,27 @@ impl Replication {
                 self.attempt(here, client, ost, &entered, change, &mut under_way).await
             };
             match self.unless_out((chain.target, ost), attempt).await? {
-                Attempt::Done(answer) => {
+                Attempt::Done(answer, lacking) => {
                     under_way.is_decided = true;
-                    let may_lack = std::mem::take(&mut under_way.may_lack);
-                    if let Some(touched) = touched.filter(|_| !may_lack.is_empty()) {
-                        // Others wait for its end that have turns.
-                        under_way.beginning = None;
+                    // Others wait for its end that have turns.
+                    under_way.finding = None;
+                    if let Some(touched) = touched.filter(|_| !lacking.is_empty()) {
                         drop(turn);
-                        let head = (ost, &*entered.row);
+                        let head = (ost, chain.target);
                         // Apart from the state of each change.
-                        Box::pin(self.give_whole(here, head, touched.object, &may_lack)).await;
+                        Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
                     }
                     return Ok(answer);
                 }
                 Attempt::Failed(answer) => {
                     // Others wait for its end that have turns.
-                    under_way.beginning = None;
+                    let found = under_way.finding.take().map(Finding::end);
                     drop(turn);
                     if let Some(touched) = &touched {
                         let row = &entered.row;
+                        let lacking = found.map_or_else(Vec::new, |found| found.may_lack(ost, row));
+                        let head = (ost, chain.target);
+                        Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
                         // A part of it may be made, which absent members lack.
                         under_way.is_decided = self.make_equal(here, (ost, row), touched).await
                             && self
@@ -192,12 +204,10 @@ impl Replication {
             return Ok(Attempt::Again);
         };
         under_way.numbers.push(sequence);
-        let is_first = under_way.numbers.len() == 1;
-        let in_doubt = |part: Touched| {
-            let size = Wanted { object: part.object, start: 0, end: 0 };
-            self.doubts.of(version.target, size).is_some()
-        };
-        let may_be_sure = is_first && !touched.is_some_and(in_doubt);
+        if let Some(finding) = &mut under_way.finding {
+            let size = Wanted { object: finding.object(), start: 0, end: 0 };
+            finding.was_in_doubt |= self.doubts.of(version.target, size).is_some();
+        }
         let parts = parts(&request, data, touched);
         if let Err(errno) = self.note_recent(&request, version, sequence, parts.clone()).await {
             return self.fails_here(here, version, row, ost, errno).await;
@@ -216,36 +226,14 @@ impl Replication {
         let span = (!others.is_empty()).then(|| Span::part(Layer::Forward));
         let (own, made) = join(own, join_all(forwards)).await;
         drop(span);
-        let told = others.iter().zip(&made).filter(|(_, told)| **told == Ok(OstReply::WasEmpty));
-        let own_was_empty = was_empty.load(Ordering::Acquire).then_some(ost);
-        let empty_at: Vec<u16> = told.map(|(member, _)| *member).chain(own_was_empty).collect();
-        // What the head has they may have lost.
-        let mut may_lack = own.reply.is_ok() && own_was_empty.is_none();
-        if let Some(beginning) = &mut under_way.beginning {
-            beginning.note(empty_at.iter().copied());
-            if may_be_sure && own.reply.is_ok() && made.iter().all(Result::is_ok) {
-                beginning.is_known_of_all();
-                if are_some(row, |member| empty_at.contains(&member)) {
-                    // Apart from the state of each change.
-                    match Box::pin(self.unless_begun_in_part(here, head, beginning)).await {
-                        BegunObject::Whole => may_lack = false,
-                        BegunObject::Lost => return Ok(Attempt::Again),
-                        BegunObject::Unknown => {}
-                    }
-                }
-            }
-        }
-        if may_lack {
-            let serve = |member: &u16| row.readable().any(|other| other == *member);
-            under_way.may_lack.extend(empty_at.iter().copied().filter(serve));
-        }
-        if let Some(touched) = touched
-            && own.reply.is_ok()
-            && own_was_empty.is_none()
-            && is_one_synced(row, &empty_at)
-            && !Box::pin(self.unless_begun_in_synced(here, row, touched.object, &empty_at)).await
-        {
-            return Ok(Attempt::Again);
+        if let Some(finding) = &mut under_way.finding {
+            let own = (ost, Before::here(was_empty.load(Ordering::Acquire), &own.reply));
+            let now = self.rows.get(version.target);
+            let its = others.iter().zip(&made).map(|(member, made)| {
+                let is_out = now.as_ref().is_none_or(|now| is_lost_since(row, now, *member));
+                (*member, Before::by_answer(made, is_out))
+            });
+            finding.note(its.chain([own]));
         }
         if own.reply == Err(Errno::EREMCHG) {
             return Ok(Attempt::Again);
@@ -273,7 +261,7 @@ impl Replication {
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
             self.note_pending(&now, parts).await?;
             return match now.readable().all(|member| member == ost) {
-                true => Ok(Attempt::Done(own)),
+                true => Ok(Attempt::Done(own, Vec::new())),
                 false => Ok(Attempt::Again),
             };
         }
@@ -297,6 +285,16 @@ impl Replication {
         };
         if now.head() != Some(ost) || !now.written().all(has_it) {
             return Ok(Attempt::Again);
+        }
+        let mut lacking = Vec::new();
+        if let Some(finding) = &mut under_way.finding
+            && finding.differs(&now)
+        {
+            // Apart from the state of each change.
+            match Box::pin(self.unless_lost(here, (ost, &*now), finding)).await {
+                Some(serving) => lacking = serving,
+                None => return Ok(Attempt::Again),
+            }
         }
         if now.missing().next().is_some() {
             let now_is = ChainVersion { version: now.version, ..version };
@@ -322,7 +320,7 @@ impl Replication {
             }
             reply => reply,
         };
-        Ok(Attempt::Done(Answer { reply, ..own }))
+        Ok(Attempt::Done(Answer { reply, ..own }, lacking))
     }
 
     /// A change has failed, here and elsewhere, each time perhaps after a part of it. Makes it the same

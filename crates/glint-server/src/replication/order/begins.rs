@@ -11,10 +11,11 @@
 //!
 //! Invariants:
 //! - Where every member made its first bytes by changes that are looked at together, none is said
-//!   to have lost the object. A change whose answer is not known from all members, or that was
-//!   tried more than once, or that begins while the object is in doubt, has nobody said so beside
-//!   it. Whoever may have lost it is given all of it then ([`lacking`](super::lacking)).
-//! - A member says of a change that comes once more what it found when that came first.
+//!   to have lost the object. A change of which it is not known what each of them found when it
+//!   made it first, or an attempt of which begins while the object is in doubt, has nobody said so
+//!   beside it. Whoever may have lost it is given all of it then ([`lacking`](super::lacking)).
+//! - A member says of a change that comes once more what it found when that came first. Of one that
+//!   is attempted anew, by another row, the head remembers it ([`found`](super::found)).
 //! - A change that finds a lost object is not acknowledged before its member is taken out, to get
 //!   all of the object from the others, or the MDS has said that the file is gone.
 
@@ -61,7 +62,7 @@ pub(super) struct Beginning<'a> {
     of: &'a Begins,
     object: ObjectId,
     number: u64,
-    /// All members have said at their first change whether they had any bytes.
+    /// All members have said whether they had any bytes before it.
     is_sure: bool,
 }
 
@@ -109,6 +110,10 @@ impl Begins {
 }
 
 impl Beginning<'_> {
+    pub(super) fn object(&self) -> ObjectId {
+        self.object
+    }
+
     fn with<R>(&self, look: impl FnOnce(&mut ObjectBegin) -> R) -> R {
         look(self.of.objects.lock().entry(self.object).or_default())
     }
@@ -121,9 +126,9 @@ impl Beginning<'_> {
         }
     }
 
-    /// Says that all members were heard of, each once.
-    pub(super) fn is_known_of_all(&mut self) {
-        self.is_sure = true;
+    /// Says whether it is known of all members what they had before it.
+    pub(super) fn is_known_of_all(&mut self, is_known: bool) {
+        self.is_sure = is_known;
     }
 
     /// Waits for changes that began before now, and returns at which members the object was empty
@@ -255,7 +260,7 @@ mod tests {
                         yield_now().await;
                     }
                     change.note((0..3).filter(|member| is_empty(*member)));
-                    change.is_known_of_all();
+                    change.is_known_of_all(true);
                     if !are_some(row, is_empty) {
                         return false;
                     }
@@ -274,7 +279,7 @@ mod tests {
         let begins = Begins::default();
         let (other, mut change) = (begins.enter(OBJECT), begins.enter(OBJECT));
         change.note([1].into_iter());
-        change.is_known_of_all();
+        change.is_known_of_all(true);
         {
             let mut waits = pin!(change.empty_at());
             assert!(block_on(poll_once(waits.as_mut())).is_none());

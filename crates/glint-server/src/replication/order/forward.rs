@@ -32,7 +32,8 @@ pub(super) fn told(
 }
 
 impl Replication {
-    /// Has a member make a change: EREMCHG if there is another row.
+    /// Has a member make a change: EREMCHG if it refuses because there is another row, or is out by
+    /// that.
     pub(in crate::replication) async fn forward<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -72,7 +73,14 @@ impl Replication {
             }
             Err(Errno::EPROTO)
         };
-        within(patience(&request), self.unless_newer(chain, made)).await
+        let made = async {
+            match forward.sequence > 0 && request.is_modifying() {
+                // It makes it by this row, and nothing but its answer says what it had before.
+                true => self.unless_out((chain.target, member), made).await,
+                false => self.unless_newer(chain, made).await,
+            }
+        };
+        within(patience(&request), made).await
     }
 
     /// Has a member make a part of an older change, which it lacks.

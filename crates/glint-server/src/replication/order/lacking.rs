@@ -3,7 +3,9 @@
 //!
 //! Where [`begins`](super::begins) says for sure that a member which serves has lost one, that is
 //! taken out. Where it cannot tell that from a new object of which the member lacked the begin, the
-//! head gives it the whole object before the change is acknowledged.
+//! head gives it the whole object before the change is acknowledged. It is looked at once all have
+//! made the change by the newest row, and by what they had [before the first
+//! attempt](super::found): a member may be synced at that one and serve at the next.
 //!
 //! Heal gives a member that is synced what it lacks as others know it, and nobody else knows of a
 //! lost object. A change makes it anew there, with a hole in the place of the rest, and the member
@@ -11,6 +13,8 @@
 //! come to it yet, that costs a little. The member may begin to serve just then: it is taken out
 //! again ([`LateFinds`]).
 
+use super::begins::{BegunObject, are_some};
+use super::found::Finding;
 use crate::replication::touched::{Key, UNNUMBERED};
 use crate::replication::{CopyFault, Here, Replication};
 use glint_ost::disk::Disk;
@@ -42,63 +46,97 @@ impl LateFinds {
     }
 }
 
-/// Whether one of these members is synced.
-pub(super) fn is_one_synced(row: &Chain, members: &[u16]) -> bool {
-    synced(row, members).next().is_some()
-}
-
-fn synced<'a>(row: &'a Chain, members: &'a [u16]) -> impl Iterator<Item = u16> + 'a {
-    let is_synced = move |member: &u16| row.state_of(*member) == Some(MemberState::Syncing);
-    members.iter().copied().filter(is_synced)
+fn serves(row: &Chain, member: u16) -> bool {
+    row.state_of(member) == Some(MemberState::Serving)
 }
 
 impl Replication {
+    /// A change was made by all members, which have found different things. Has those taken out
+    /// that have surely lost its object, and heal give it to those that do not serve and may have.
+    /// Returns those that serve and may have, for [`Replication::give_whole`]; `None` if the chain
+    /// is another one by now.
+    pub(super) async fn unless_lost<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        finding: &Finding<'_>,
+    ) -> Option<Vec<u16>> {
+        let may_lack = finding.found.may_lack(head, row);
+        let is_empty = |member| finding.found.empty_at().any(|its| its == member);
+        let (mut serving, others): (Vec<u16>, Vec<u16>) =
+            may_lack.into_iter().partition(|member| serves(row, *member));
+        if finding.is_known_of_all(row) && are_some(row, is_empty) {
+            match self.unless_begun_in_part(here, (head, row), &finding.beginning).await {
+                BegunObject::Whole => serving.clear(),
+                BegunObject::Lost => return None,
+                BegunObject::Unknown => {}
+            }
+        }
+        let is_noted = self.has_heal_give(here, row, finding.object(), others).await;
+        // Who is synced by now has not made it.
+        let now = self.rows.get(row.id.target());
+        let is_same = is_noted && now.is_some_and(|now| now.version == row.version);
+        is_same.then_some(serving)
+    }
+
     /// These members may have lost an object, which the head has: gives it to those that serve,
     /// and has heal give it to others.
     pub(super) async fn give_whole<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (head, row): (u16, &Chain),
+        (head, target): (u16, u16),
         object: ObjectId,
-        members: &[u16],
+        members: Vec<u16>,
     ) {
         let whole = [Touched::whole(object)];
-        for member in members.iter().copied() {
-            if row.readable().any(|other| other == member)
-                && self.copy(here, (head, row), member, (object, &whole), None).await.is_ok()
+        for member in members {
+            if let Some(row) = self.rows.get(target).filter(|row| serves(row, member))
+                && row.head() == Some(head)
+                && self.copy(here, (head, &*row), member, (object, &whole), None).await.is_ok()
             {
                 continue;
             }
-            let key = (row.id.target(), member);
-            self.pending.note(key, whole.iter().copied(), UNNUMBERED);
-            self.take_out_late(here, key, vec![object]).await;
+            self.note_whole((target, member), object);
+            self.take_out_late(here, (target, member), vec![object]).await;
         }
     }
 
-    /// A change was made by the head, which had something of its object, and by these members,
-    /// which had nothing of it. Has heal give all of it to those that are synced. Returns whether
-    /// the chain is the same still.
-    pub(super) async fn unless_begun_in_synced<D: Disk>(
+    /// A change has come to an end before all had made it: notes who may have lost its object. (Of
+    /// those that serve it is in doubt.)
+    pub(super) fn leave_to_heal(&self, target: u16, head: u16, finding: &Finding<'_>) {
+        let Some(row) = self.rows.get(target) else { return };
+        let may_lack = finding.found.may_lack(head, &row);
+        for member in may_lack.into_iter().filter(|member| !serves(&row, *member)) {
+            self.note_whole((target, member), finding.object());
+        }
+    }
+
+    /// Notes that a member lacks an object, also if heal is about to say that it lacks nothing.
+    fn note_whole(&self, key: Key, object: ObjectId) {
+        self.pending.note(key, std::iter::once(Touched::whole(object)), UNNUMBERED);
+        self.lost.late.note(key, object);
+    }
+
+    /// Has heal give all of an object to these members, which do not serve. Returns whether that is
+    /// so still.
+    async fn has_heal_give<D: Disk>(
         &self,
         here: Here<'_, D>,
         row: &Chain,
         object: ObjectId,
-        empty_at: &[u16],
+        members: Vec<u16>,
     ) -> bool {
         let whole = Touched::whole(object);
-        for member in synced(row, empty_at) {
+        for member in members {
             let key = (row.id.target(), member);
             if self.pending.parts_of(key, object).contains(&whole) {
                 continue;
             }
-            // Whatever the row is by now: made once more, the change finds nothing.
-            self.pending.note(key, std::iter::once(whole), UNNUMBERED);
-            self.lost.late.note(key, object);
+            self.note_whole(key, object);
             if self.tell_pending(here, row, member, &[whole]).await.is_err() {
                 return false;
             }
-            let now = self.rows.get(key.0);
-            if now.is_none_or(|now| now.state_of(member) != Some(MemberState::Syncing)) {
+            if self.rows.get(key.0).is_none_or(|now| serves(&now, member)) {
                 self.take_out_late(here, key, vec![object]).await;
                 return false;
             }
@@ -121,5 +159,99 @@ impl Replication {
                 tracing::debug!(%object, ost = member, %errno, "a lost object is left to heal");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::tests::World;
+    use futures_lite::future::block_on;
+    use glint_proto::chain::Destination;
+    use glint_proto::{Bulk, ClientId, Ino, OstRequest};
+    use std::sync::Arc;
+
+    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+    const SERVING: MemberState = MemberState::Serving;
+    const SYNCING: MemberState = MemberState::Syncing;
+    const OFFLINE: MemberState = MemberState::Offline;
+
+    /// Three members in these states, of which the last one has lost an object, and the first has
+    /// taken over.
+    fn lost_by_last(states: [MemberState; 3]) -> Arc<World> {
+        let world = World::new(&states);
+        world.files.lock().insert(OBJECT);
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, b"good"));
+        block_on(world.server(0).take_over(world.here(0)));
+        world
+    }
+
+    fn change(world: &World, request: OstRequest, bulk: Bulk<'_>) {
+        let to = Destination { ost: 0, chain: Some(world.version()) };
+        let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+        block_on(world.server(0).execute(here, client, to, request, bulk)).reply.unwrap();
+    }
+
+    /// Has all who are out come back, one after the other.
+    fn heal(world: &World) {
+        for ost in 0..3 {
+            if world.row().state_of(ost) == Some(SERVING) {
+                continue;
+            }
+            world.next_row(|row| {
+                let its = row.members.iter_mut().find(|member| member.ost == ost);
+                its.unwrap().state = SYNCING;
+            });
+            (0..10).for_each(|_| _ = block_on(world.server(0).heal(world.here(0))));
+        }
+        assert_eq!(world.row().readable().count(), 3, "{:?}", world.row());
+    }
+
+    /// The first attempt makes a new object where the old one is lost, and the next one finds that.
+    #[test]
+    fn a_lost_object_is_found_by_a_change_during_which_the_chain_changes() {
+        let rows = [
+            ([SERVING, SERVING, SYNCING], [SERVING, SERVING, SERVING]),
+            ([SERVING, SERVING, SERVING], [SERVING, OFFLINE, SERVING]),
+            ([SERVING, OFFLINE, SYNCING], [SERVING, SYNCING, SERVING]),
+        ];
+        for (before, after) in rows {
+            for truncates in [true, false] {
+                let world = lost_by_last(before);
+                *world.before_answer.lock() = Some((2, after.to_vec()));
+                match truncates {
+                    true => {
+                        let truncate = OstRequest::Truncate { object: OBJECT, size: 5 };
+                        change(&world, truncate, Bulk::None);
+                    }
+                    false => {
+                        let (offset, mtime) = (4, None);
+                        let write =
+                            OstRequest::Write { object: OBJECT, offset, mtime, kept: false };
+                        change(&world, write, Bulk::Out(b"\0"));
+                    }
+                }
+                assert!(world.before_answer.lock().is_none());
+                heal(&world);
+                for ost in 0..3 {
+                    assert_eq!(world.read(ost, OBJECT, 0, 9), b"good\0", "OST {ost}: {after:?}");
+                }
+            }
+        }
+    }
+
+    /// Nobody is accused, and nothing is copied.
+    #[test]
+    fn a_new_object_during_the_first_change_of_which_the_chain_changes_is_not_lost() {
+        let world = World::new(&[SERVING; 3]);
+        world.files.lock().insert(OBJECT);
+        block_on(world.server(0).take_over(world.here(0)));
+        *world.before_answer.lock() = Some((2, vec![SERVING, OFFLINE, SERVING]));
+        let write = OstRequest::Write { object: OBJECT, offset: 4, mtime: None, kept: false };
+        change(&world, write, Bulk::Out(b"!"));
+        assert!(world.row().readable().eq([0, 2]), "{:?}", world.row());
+        assert!(world.server(0).pending.is_empty((world.version().target, 2)));
+        heal(&world);
+        (0..3).for_each(|ost| assert_eq!(world.read(ost, OBJECT, 0, 9), b"\0\0\0\0!"));
     }
 }
