@@ -3,6 +3,8 @@
 //! Invariant: each piece is read and given in the turn of its range, so no change of a client comes
 //! between; changes after it reach the member by themselves.
 
+mod rest;
+
 use super::heal::{HealPace, HealPiece};
 use super::{Here, Replication};
 use glint_ost::disk::Disk;
@@ -51,9 +53,9 @@ fn of_member(ost: u16, errno: Errno) -> CopyError {
 }
 
 impl Replication {
-    /// Makes these parts of an object in `member`, or all of it if the member has none, its size and its
-    /// time as they are in `head`, which is here, at the `pace` of heal, or at once. Returns how many
-    /// bytes were given.
+    /// Makes these parts of an object in `member`, or all of it if the member has nothing else of
+    /// it, its size and its time as they are in `head`, which is here, at the `pace` of heal, or at
+    /// once. Returns how many bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -85,7 +87,10 @@ impl Replication {
         drop(piece);
         // A member that has lost all of it has no more than these parts right after it.
         let whole = [Touched::whole(object)];
-        let parts = if was_there { parts } else { &whole[..] };
+        let (of, to_head) = ((object, parts), (head, to));
+        // Apart from the state of each copy.
+        let has_rest = was_there && Box::pin(self.has_rest(here, to_head, of, attr.size)).await?;
+        let parts = if has_rest { parts } else { &whole[..] };
         let mut given = 0;
         for part in parts {
             let end = part.end.min(attr.size);

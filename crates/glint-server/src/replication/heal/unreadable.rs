@@ -231,7 +231,7 @@ impl Replication {
     }
 
     /// Has a member read an object, or say something about it.
-    pub(super) async fn ask_for<D: Disk>(
+    pub(in crate::replication) async fn ask_for<D: Disk>(
         &self,
         here: Here<'_, D>,
         (ost, row): (u16, &Chain),

@@ -1,0 +1,138 @@
+//! Whether a member that lacks parts of an object has the rest of it.
+//!
+//! A member that has lost all of an object makes it anew with the next change. Usually it says so
+//! ([`lacking`](crate::replication::order::lacking)); not if it, or the head, was lost at that
+//! moment. Then it has what was changed just then, which is among the parts that it lacks or that
+//! are in doubt, and zeros in the place of the rest: where the head has other bytes there, it gets
+//! all of the object.
+//!
+//! That costs one read of the member for an object of which it lacks parts. Nothing of an object
+//! that is new to it lies beside these.
+
+use super::{CopyError, of_member};
+use crate::replication::{Here, Replication};
+use glint_ost::disk::Disk;
+use glint_proto::chain::{Chain, Touched};
+use glint_proto::{Bulk, Errno, ObjectId, OstReply, OstRequest};
+
+/// Bytes that are looked at together.
+const LOOK: u64 = 64 << 10;
+/// How often it is looked, at most, for a place where the head has anything but zeros.
+const LOOKS: usize = 16;
+
+/// What lies between these parts of an object, which are in their order, and after them.
+fn gaps(parts: &[Touched], size: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = 0;
+    let parts = parts.iter().map(|part| (part.start, part.end)).chain([(size, size)]);
+    parts.filter_map(move |(start, end)| {
+        let gap = (at, start.min(size));
+        at = at.max(end);
+        (gap.0 < gap.1).then_some(gap)
+    })
+}
+
+fn has_data(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| *byte != 0)
+}
+
+impl Replication {
+    /// Whether a member has something beside these parts of an object, as far as the head has, of
+    /// which the own one has this size.
+    pub(super) async fn has_rest<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, to): (u16, (u16, &Chain)),
+        (object, parts): (ObjectId, &[Touched]),
+        size: u64,
+    ) -> Result<bool, CopyError> {
+        let own = (head, to.1);
+        let mut looks = 0..LOOKS;
+        for (mut at, end) in gaps(parts, size) {
+            while at < end && looks.next().is_some() {
+                let looked = async {
+                    let data = self.hole(here, own, object, (at, end)).await?;
+                    let stop = end.min(data.saturating_add(LOOK));
+                    let is_data =
+                        data < stop && has_data(&self.read(here, own, object, (data, stop)).await?);
+                    Ok((data, stop, is_data))
+                };
+                match looked.await {
+                    Ok((data, stop, true)) => {
+                        return self.has_some(here, to, object, (data, stop)).await;
+                    }
+                    Ok((_, stop, false)) => at = stop,
+                    Err(CopyError::Changed) => return Err(CopyError::Changed),
+                    // It could not be copied either. Whoever reads it says so.
+                    Err(_) => return Ok(true),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a member has anything but zeros in a part of an object.
+    async fn has_some<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        to: (u16, &Chain),
+        object: ObjectId,
+        (offset, stop): (u64, u64),
+    ) -> Result<bool, CopyError> {
+        let mut bytes = vec![0; (stop - offset) as usize];
+        let read = OstRequest::Read { object, offset, len: bytes.len() as u32 };
+        match self.ask_for(here, to, read, Bulk::In(&mut bytes)).await {
+            Ok(OstReply::Data(len)) => bytes.truncate(len as usize),
+            Ok(_) => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
+            // It has something there, which is damaged.
+            Err(Errno::EIO) => return Ok(true),
+            Err(errno) => return Err(of_member(to.0, errno)),
+        }
+        Ok(has_data(&bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::tests::World;
+    use crate::replication::touched::UNNUMBERED;
+    use futures_lite::future::block_on;
+    use glint_proto::Ino;
+    use glint_proto::chain::MemberState::{Serving, Syncing};
+
+    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+
+    fn part(start: u64, end: u64) -> Touched {
+        Touched { object: OBJECT, start, end }
+    }
+
+    #[test]
+    fn gaps_are_what_no_part_has_before_the_end() {
+        let gaps = |parts: &[Touched]| gaps(parts, 9).collect::<Vec<_>>();
+        assert_eq!(gaps(&[]), [(0, 9)]);
+        assert_eq!(gaps(&[part(2, 4), part(3, 5), part(7, 8)]), [(0, 2), (5, 7), (8, 9)]);
+        assert!(gaps(&[part(0, 9)]).is_empty());
+        assert_eq!(gaps(&[part(4, u64::MAX)]), [(0, 4)]);
+        assert_eq!(gaps(&[part(20, 30)]), [(0, 9)]);
+    }
+
+    /// Its answer that it had nothing was lost, together with the member.
+    #[test]
+    fn a_member_that_has_made_a_lost_object_anew_is_given_all_of_it() {
+        const END: u64 = 300_000;
+        // What the member has beside the part that it lacks, and what it has after that.
+        for (its, left) in [(None, b"good!"), (Some(b"kept"), b"kept!")] {
+            let world = World::new(&[Serving, Syncing]);
+            let (head, key) = (world.server(0), (world.version().target, 1));
+            world.write(0, OBJECT, END, b"good!");
+            world.write(1, OBJECT, END + 4, b"?");
+            its.iter().for_each(|its| world.write(1, OBJECT, END, *its));
+            head.rows.activate_own(world.version(), 0);
+            let lacks = part(END + 4, END + 5);
+            block_on(head.pending.touch(key, lacks, UNNUMBERED)).unwrap();
+            (0..10).for_each(|_| _ = block_on(head.heal(world.here(0))));
+            assert_eq!(world.row().readable().count(), 2, "{:?}", world.row());
+            assert_eq!(world.read(1, OBJECT, END, 9), left);
+        }
+    }
+}
