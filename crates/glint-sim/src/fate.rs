@@ -62,8 +62,9 @@ impl Run {
         if self.layout.replicas > 1 && self.executor.one_in(4) {
             return self.fell_a_head().await;
         }
-        if self.layout.replicas > 1 && self.fates < FATES && self.executor.one_in(16) {
-            return self.remove_an_object().await;
+        let may_lose = self.fates < FATES && self.probe.borrow().is_some();
+        if may_lose && self.executor.one_in(6) {
+            return self.remove_objects().await;
         }
         match self.executor.below(fates) {
             0 => self.restart(host, false).await,

@@ -1,14 +1,14 @@
 //! Objects whose files are removed from the disk of one member while its server is down, as
 //! e2fsck(8) does that puts what it cannot place into `lost+found`. All other members have them.
 //!
-//! Nothing else goes wrong until the object is back: what a chain loses then may be its last copy.
-//! Clients stand still until the member serves again, so nobody changes an object that is lost
-//! where it is synced (docs/replication.md says what of that is not found). After that they read
-//! and change it, and somebody reads every member again and again, which only clients without
-//! locks allow.
+//! Nothing else goes wrong until the objects are back: what a chain loses then may be its last copy.
+//! Every third time clients stand still until the member serves again, and then it is asked, too.
+//! Else they go on when the files are removed, and change these objects while the member is away,
+//! is synced, and begins to serve. After that they read and change them, and somebody reads every
+//! member again and again, which only clients without locks allow.
 //!
-//! Invariant: no member says of such an object that it has other bytes than all copies had, and
-//! each is back in the end.
+//! Invariant: no member says of such an object that it has other bytes than all copies had, while
+//! nobody changes it, and each is back in the end, with what all copies have then.
 
 use crate::fate::{REPLAYED, WATCH};
 use crate::fuzz::at;
@@ -35,6 +35,9 @@ const UNASKED: Duration = Duration::from_secs(5);
 /// How long it takes until the object is back, at most, if somebody asks for it again and again.
 const FOUND: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(100);
+/// How many objects are removed at once, at most. A member that is taken out for one after the other
+/// is out for longer each time.
+const AT_ONCE: u64 = 3;
 
 /// A copy of an object, whose file is removed, and what all copies have.
 #[derive(Clone)]
@@ -82,9 +85,9 @@ impl Hosts {
 }
 
 impl Run {
-    /// A server is killed or ends, one of its objects is removed, and it starts again. Returns when
-    /// the object is back.
-    pub(crate) async fn remove_an_object(&self) {
+    /// A server is killed or ends, some of its objects are removed, and it starts again. Returns
+    /// when the objects are back.
+    pub(crate) async fn remove_objects(&self) {
         let Some(probe) = self.probe.borrow().clone() else { return };
         if !self.until(CALMED, || self.is_calm()).await || !self.begins_outage() {
             return;
@@ -94,20 +97,45 @@ impl Run {
         clients.iter().for_each(|client| self.executor.halt(client.machine));
         self.executor.sleep(QUIET).await;
         let host = 1 + self.executor.below(self.hosts.count() as u64 - 1) as usize;
-        let copies = self.removable(host);
-        let copy = self.executor.one_of(&copies).filter(|_| self.hosts.are_whole()).cloned();
-        if let Some(copy) = &copy {
-            self.remove(host, copy).await;
-            if self.executor.one_in(2) {
+        let copies = self.some_removable(host);
+        let go_on = || clients.iter().for_each(|client| self.executor.go_on(client.machine));
+        let (stand_still, is_asked) = (self.executor.one_in(3), self.executor.one_in(2));
+        if !copies.is_empty() {
+            let removed = || {
+                if !stand_still {
+                    go_on();
+                }
+            };
+            self.remove(host, &copies, removed).await;
+            for copy in copies.iter().filter(|_| stand_still && is_asked) {
                 self.ask_for(&probe, copy, true).await;
             }
         }
-        clients.iter().for_each(|client| self.executor.go_on(client.machine));
-        if let Some(copy) = &copy {
+        go_on();
+        if !copies.is_empty() {
             let time = self.up_to(UNASKED);
             self.until(time, || false).await;
+        }
+        for copy in &copies {
             self.find(&probe, copy).await;
         }
+    }
+
+    /// Some of the copies that can be removed from the disks of a machine: of different objects.
+    fn some_removable(&self, host: usize) -> Vec<RemovedCopy> {
+        let mut all = self.removable(host);
+        if !self.hosts.are_whole() {
+            return Vec::new();
+        }
+        let most = 1 + self.executor.below(AT_ONCE);
+        let mut some: Vec<RemovedCopy> = Vec::new();
+        while (some.len() as u64) < most && !all.is_empty() {
+            let one = all.swap_remove(self.executor.below(all.len() as u64) as usize);
+            // A file may have several names.
+            all.retain(|copy| copy.object != one.object);
+            some.push(one);
+        }
+        some
     }
 
     /// Whether nothing goes wrong, and nothing that did is still being made good.
@@ -144,30 +172,34 @@ impl Run {
         found
     }
 
-    /// Removes a copy while its server is down. Returns when that serves again.
-    async fn remove(&self, host: usize, copy: &RemovedCopy) {
-        let RemovedCopy { target, ost, object, .. } = copy;
-        let row_of = || self.hosts.mds().mds().chains().get(*target);
-        let before = row_of().map_or(0, |row| row.version);
-        tracing::debug!(host, ost, %object, at = ?self.executor.now(), "a file is removed");
+    /// Removes copies while their server is down, and calls `removed`. Returns when that server
+    /// serves again.
+    async fn remove(&self, host: usize, copies: &[RemovedCopy], removed: impl Fn()) {
+        let row_of = |copy: &RemovedCopy| self.hosts.mds().mds().chains().get(copy.target);
+        let version = |copy| row_of(copy).map_or(0, |row| row.version);
+        let before: Vec<u32> = copies.iter().map(version).collect();
         if self.executor.one_in(2) {
             self.hosts.settle_last(host);
         }
         self.hosts.stop(host);
-        if let Some((disk, path)) = self.hosts.file_of(*ost, *object) {
-            disk.take_away(&path);
+        for RemovedCopy { ost, object, .. } in copies {
+            tracing::debug!(host, ost, %object, at = ?self.executor.now(), "a file is removed");
+            if let Some((disk, path)) = self.hosts.file_of(*ost, *object) {
+                disk.take_away(&path);
+            }
         }
         self.count(|outcome| {
             outcome.kills += 1;
-            outcome.removed += 1;
+            outcome.removed += copies.len() as u64;
         });
+        removed();
         self.executor.sleep(self.up_to(QUIET)).await;
         self.hosts.start(host);
-        let serves_again = || {
-            let now = row_of().filter(|row| row.version > before);
-            now.is_some_and(|row| row.readable().any(|its| its == *ost))
+        let serves_again = |(copy, before): (&RemovedCopy, &u32)| {
+            let now = row_of(copy).filter(|row| row.version > *before);
+            now.is_some_and(|row| row.readable().any(|its| its == copy.ost))
         };
-        self.until(SYNCED, serves_again).await;
+        self.until(SYNCED, || copies.iter().zip(&before).all(serves_again)).await;
     }
 
     /// Asks each member for an object, once. If it is as it `was`, they have to say so.
