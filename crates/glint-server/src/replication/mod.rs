@@ -419,8 +419,7 @@ impl Replication {
             }
             PeerRequest::Pending { chain, absent, touched } => {
                 let _entered = self.rows.enter(chain)?;
-                let key = (chain.target, absent);
-                self.pending.note(key, touched.into_iter(), UNNUMBERED);
+                self.note_lacking((chain.target, absent), touched);
                 self.unless_newer(chain, self.pending.sync()).await?;
                 Ok(PeerReply::Done)
             }

@@ -20,7 +20,7 @@ pub(super) mod size_limits;
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
 use super::touched::UNNUMBERED;
-use super::{Here, Replication};
+use super::{Here, PATIENCE, Replication, within};
 use changed::{Data, parts, touched};
 use forward::patience;
 use found::{Before, Finding};
@@ -100,7 +100,7 @@ impl Replication {
         data: Data<'_>,
     ) -> FsResult<Answer<OstReply>> {
         let touched = touched(&request, data)?;
-        let turn = match &touched {
+        let mut turn = match &touched {
             Some(touched) => {
                 let (start, end) = range_of(&request, touched);
                 Some(self.turn(touched.object, start, end).await)
@@ -117,67 +117,90 @@ impl Replication {
             is_decided: true,
             finding: touched.map(|touched| Finding::new(self.lost.begins.enter(touched.object))),
         };
-        loop {
-            if entered.row.head() != Some(ost) || !entered.is_active {
-                return Err(Errno::EREMCHG);
-            }
-            if request.is_modifying() {
-                self.has_enough(&entered.row)?;
-            }
-            let change = (request, data, touched);
-            let attempt = async {
-                if let Some(touched) = &touched {
-                    self.fits(here, (ost, &entered.row), &request, touched).await?;
-                    let head = (ost, &*entered.row);
-                    if !self.unless_lost_in_doubt(here, head, touched.object).await? {
-                        return Ok(Attempt::Again);
-                    }
-                    self.unless_lost_alone(here, head, touched.object).await?;
+        let ended: FsResult<_> = async {
+            loop {
+                if entered.row.head() != Some(ost) || !entered.is_active {
+                    return Err(Errno::EREMCHG);
                 }
-                self.attempt(here, client, ost, &entered, change, &mut under_way).await
-            };
-            match self.unless_out((chain.target, ost), attempt).await? {
-                Attempt::Done(answer, lacking) => {
-                    under_way.is_decided = true;
-                    // Others wait for its end that have turns.
-                    under_way.finding = None;
-                    if let Some(touched) = touched.filter(|_| !lacking.is_empty()) {
-                        drop(turn);
-                        let head = (ost, chain.target);
-                        // Apart from the state of each change.
-                        Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
-                    }
-                    return Ok(answer);
+                if request.is_modifying() {
+                    self.has_enough(&entered.row)?;
                 }
-                Attempt::Failed(answer) => {
-                    // Others wait for its end that have turns.
-                    let found = under_way.finding.take().map(Finding::end);
-                    drop(turn);
+                let change = (request, data, touched);
+                let attempt = async {
                     if let Some(touched) = &touched {
-                        let row = &entered.row;
-                        let lacking = found.map_or_else(Vec::new, |found| found.may_lack(ost, row));
-                        let head = (ost, chain.target);
-                        Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
-                        // A part of it may be made, which absent members lack.
-                        under_way.is_decided = self.make_equal(here, (ost, row), touched).await
-                            && self
-                                .note_pending(row, parts(&request, data, Some(*touched)))
-                                .await
-                                .is_ok();
+                        self.fits(here, (ost, &entered.row), &request, touched).await?;
+                        let head = (ost, &*entered.row);
+                        if !self.unless_lost_in_doubt(here, head, touched.object).await? {
+                            return Ok(Attempt::Again);
+                        }
+                        self.unless_lost_alone(here, head, touched.object).await?;
                     }
-                    return Ok(answer);
-                }
-                Attempt::Again => {
-                    let before = entered.row.version;
-                    drop(entered);
-                    // The change is made once more, by the new row: it brings the same bytes.
-                    entered = self.rows.enter_newest(chain.target)?;
-                    if entered.row.version == before {
-                        // The client waits for another row.
-                        return Err(Errno::EREMCHG);
+                    self.attempt(here, client, ost, &entered, change, &mut under_way).await
+                };
+                match self.unless_out((chain.target, ost), attempt).await? {
+                    Attempt::Done(answer, lacking) => {
+                        under_way.is_decided = true;
+                        // Others wait for its end that have turns.
+                        under_way.finding = None;
+                        if let Some(touched) = touched.filter(|_| !lacking.is_empty()) {
+                            drop(turn.take());
+                            let head = (ost, chain.target);
+                            // Apart from the state of each change.
+                            Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
+                        }
+                        return Ok(answer);
+                    }
+                    Attempt::Failed(answer) => {
+                        // Others wait for its end that have turns.
+                        let found = under_way.finding.take().map(Finding::end);
+                        drop(turn.take());
+                        if let Some(touched) = &touched {
+                            let row = &entered.row;
+                            let lacking =
+                                found.map_or_else(Vec::new, |found| found.may_lack(ost, row));
+                            let head = (ost, chain.target);
+                            Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
+                            // A part of it may be made, which absent members lack.
+                            under_way.is_decided = self.make_equal(here, (ost, row), touched).await
+                                && self
+                                    .note_pending(row, parts(&request, data, Some(*touched)))
+                                    .await
+                                    .is_ok();
+                        }
+                        return Ok(answer);
+                    }
+                    Attempt::Again => {
+                        let before = entered.row.version;
+                        let now = self.rows.get(chain.target);
+                        if now.is_none_or(|now| now.head() != Some(ost)) {
+                            // While this goes on by the old row, nobody takes over by the new one.
+                            self.end_unsound(here, &mut under_way).await;
+                        }
+                        // The change is made once more, by the new row: it brings the same bytes.
+                        entered = self.rows.enter_newest(chain.target)?;
+                        if entered.row.version == before {
+                            // The client waits for another row.
+                            return Err(Errno::EREMCHG);
+                        }
                     }
                 }
             }
+        }
+        .await;
+        if ended.is_err() {
+            self.end_unsound(here, &mut under_way).await;
+        }
+        ended
+    }
+
+    /// A change has come to an end before all had made it: who may have lost its object gets that.
+    async fn end_unsound<D: Disk>(&self, here: Here<'_, D>, under_way: &mut UnderWay<'_>) {
+        if let Some(finding) = under_way.finding.take() {
+            let (object, head) = (finding.object(), (under_way.head, under_way.target));
+            // Apart from the state of each change.
+            let left = Box::pin(self.leave_to_others(here, head, object, finding.end()));
+            // Whoever is not reached has it in doubt.
+            let _ = within(PATIENCE, async { Ok(left.await) }).await;
         }
     }
 
@@ -291,7 +314,7 @@ impl Replication {
             && finding.differs(&now)
         {
             // Apart from the state of each change.
-            match Box::pin(self.unless_lost(here, (ost, &*now), finding)).await {
+            match Box::pin(self.unless_lost(here, (ost, &now), finding)).await {
                 Some(serving) => lacking = serving,
                 None => return Ok(Attempt::Again),
             }

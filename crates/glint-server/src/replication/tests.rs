@@ -44,9 +44,9 @@ pub(super) struct World {
     pub(super) committing: Mutex<(usize, usize)>,
     /// A row that a member hears of just before it is told what is stable.
     pub(super) before_stable: Mutex<Option<Chain>>,
-    /// States of the members that all hear of once this one has made a change, and before its answer
-    /// is there.
-    pub(super) before_answer: Mutex<Option<(u16, Vec<MemberState>)>>,
+    /// Members, in another order or state, that all hear of once this one has made a change, and
+    /// before its answer is there.
+    pub(super) before_answer: Mutex<Option<(u16, Vec<Member>)>>,
     /// How many requests for objects by others come with a row that the member has not heard of.
     pub(super) early: Mutex<usize>,
 }
@@ -265,11 +265,9 @@ impl Peers for Way {
             let client = ClientId::IN_PROCESS;
             let reply =
                 server.execute_forward(here, client, to, forward, request, bulk).await.reply;
-            let states = world.before_answer.lock().take_if(|(ost, _)| *ost == to.ost);
-            if let Some((_, states)) = states {
-                world.next_row(|row| {
-                    row.members.iter_mut().zip(states).for_each(|(its, state)| its.state = state);
-                });
+            let members = world.before_answer.lock().take_if(|(ost, _)| *ost == to.ost);
+            if let Some((_, members)) = members {
+                world.next_row(|row| row.members = members);
                 futures_lite::future::yield_now().await;
             }
             reply

@@ -14,7 +14,7 @@
 //! again ([`LateFinds`]).
 
 use super::begins::{BegunObject, are_some};
-use super::found::Finding;
+use super::found::{Finding, Found};
 use crate::replication::touched::{Key, UNNUMBERED};
 use crate::replication::{CopyFault, Here, Replication};
 use glint_ost::disk::Disk;
@@ -40,7 +40,8 @@ impl LateFinds {
     }
 
     fn note(&self, key: Key, object: ObjectId) {
-        if let Some(found) = self.0.lock().get_mut(&key) {
+        let mut all = self.0.lock();
+        if let Some(found) = all.get_mut(&key).filter(|found| !found.contains(&object)) {
             found.push(object);
         }
     }
@@ -92,7 +93,7 @@ impl Replication {
         for member in members {
             if let Some(row) = self.rows.get(target).filter(|row| serves(row, member))
                 && row.head() == Some(head)
-                && self.copy(here, (head, &*row), member, (object, &whole), None).await.is_ok()
+                && self.copy(here, (head, &row), member, (object, &whole), None).await.is_ok()
             {
                 continue;
             }
@@ -101,8 +102,32 @@ impl Replication {
         }
     }
 
-    /// A change has come to an end before all had made it: notes who may have lost its object. (Of
-    /// those that serve it is in doubt.)
+    /// A change has come to an end before all had made it, perhaps because there is another head.
+    /// Has those taken out that serve and may have lost its object, and heal give it to others.
+    pub(super) async fn leave_to_others<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, target): (u16, u16),
+        object: ObjectId,
+        found: Found,
+    ) {
+        let Some(row) = self.rows.get(target) else { return };
+        let may_lack = found.may_lack(head, &row);
+        let (serving, others): (Vec<u16>, Vec<u16>) =
+            may_lack.into_iter().partition(|member| serves(&row, *member));
+        if !self.has_heal_give(here, &row, object, others).await {
+            tracing::debug!(%object, "a lost object is left to heal");
+        }
+        for member in serving {
+            // If that cannot be said now, the object is in doubt, and is looked at once more.
+            if self.is_lost_by(here, (member, &row), object).await.is_err() {
+                tracing::debug!(%object, ost = member, "an object may have been lost");
+            }
+        }
+    }
+
+    /// The same of one for which nobody waits any more. (Of those that serve the object is in
+    /// doubt.)
     pub(super) fn leave_to_heal(&self, target: u16, head: u16, finding: &Finding<'_>) {
         let Some(row) = self.rows.get(target) else { return };
         let may_lack = finding.found.may_lack(head, &row);
@@ -115,6 +140,14 @@ impl Replication {
     fn note_whole(&self, key: Key, object: ObjectId) {
         self.pending.note(key, std::iter::once(Touched::whole(object)), UNNUMBERED);
         self.lost.late.note(key, object);
+    }
+
+    /// Another member says what a member lacks.
+    pub(in crate::replication) fn note_lacking(&self, key: Key, lacking: Vec<Touched>) {
+        let wholes = lacking.iter().filter(|part| **part == Touched::whole(part.object));
+        let wholes: Vec<ObjectId> = wholes.map(|part| part.object).collect();
+        self.pending.note(key, lacking.into_iter(), UNNUMBERED);
+        wholes.into_iter().for_each(|object| self.lost.late.note(key, object));
     }
 
     /// Has heal give all of an object to these members, which do not serve. Returns whether that is
@@ -167,8 +200,8 @@ mod tests {
     use super::*;
     use crate::replication::tests::World;
     use futures_lite::future::block_on;
-    use glint_proto::chain::Destination;
-    use glint_proto::{Bulk, ClientId, Ino, OstRequest};
+    use glint_proto::chain::{Destination, Member};
+    use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, OstRequest};
     use std::sync::Arc;
 
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
@@ -186,10 +219,16 @@ mod tests {
         world
     }
 
-    fn change(world: &World, request: OstRequest, bulk: Bulk<'_>) {
+    fn change(world: &World, request: OstRequest, bulk: Bulk<'_>) -> FsResult<()> {
         let to = Destination { ost: 0, chain: Some(world.version()) };
         let (here, client) = (world.here(0), ClientId::IN_PROCESS);
-        block_on(world.server(0).execute(here, client, to, request, bulk)).reply.unwrap();
+        block_on(world.server(0).execute(here, client, to, request, bulk)).reply.map(drop)
+    }
+
+    /// All hear of these members when the last one has made a change, before its answer is there.
+    fn will_be(world: &World, members: [(u16, MemberState); 3]) {
+        let members = members.map(|(ost, state)| Member { ost, state });
+        *world.before_answer.lock() = Some((2, members.to_vec()));
     }
 
     /// Has all who are out come back, one after the other.
@@ -211,27 +250,40 @@ mod tests {
     #[test]
     fn a_lost_object_is_found_by_a_change_during_which_the_chain_changes() {
         let rows = [
-            ([SERVING, SERVING, SYNCING], [SERVING, SERVING, SERVING]),
-            ([SERVING, SERVING, SERVING], [SERVING, OFFLINE, SERVING]),
-            ([SERVING, OFFLINE, SYNCING], [SERVING, SYNCING, SERVING]),
+            ([SERVING, SERVING, SYNCING], [(0, SERVING), (1, SERVING), (2, SERVING)]),
+            ([SERVING, SERVING, SERVING], [(0, SERVING), (1, OFFLINE), (2, SERVING)]),
+            ([SERVING, OFFLINE, SYNCING], [(0, SERVING), (1, SYNCING), (2, SERVING)]),
+            // It has the first place again, and is the head.
+            ([SERVING, SERVING, SYNCING], [(2, SERVING), (0, SERVING), (1, SERVING)]),
         ];
         for (before, after) in rows {
             for truncates in [true, false] {
                 let world = lost_by_last(before);
-                *world.before_answer.lock() = Some((2, after.to_vec()));
-                match truncates {
+                will_be(&world, after);
+                let made = || match truncates {
                     true => {
                         let truncate = OstRequest::Truncate { object: OBJECT, size: 5 };
-                        change(&world, truncate, Bulk::None);
+                        change(&world, truncate, Bulk::None)
                     }
                     false => {
                         let (offset, mtime) = (4, None);
                         let write =
                             OstRequest::Write { object: OBJECT, offset, mtime, kept: false };
-                        change(&world, write, Bulk::Out(b"\0"));
+                        change(&world, write, Bulk::Out(b"\0"))
                     }
-                }
+                };
+                let goes_on = after[0].0 == 0;
+                let expected = if goes_on { Ok(()) } else { Err(Errno::EREMCHG) };
+                assert_eq!(made(), expected, "{after:?}");
                 assert!(world.before_answer.lock().is_none());
+                if !goes_on {
+                    assert!(world.row().readable().eq([0, 1]), "{:?}", world.row());
+                    world.next_row(|_| {});
+                    let (head, here) = (world.server(0), world.here(0));
+                    block_on(head.take_over(here));
+                    made().unwrap();
+                    while block_on(head.decide_some(here)) {}
+                }
                 heal(&world);
                 for ost in 0..3 {
                     assert_eq!(world.read(ost, OBJECT, 0, 9), b"good\0", "OST {ost}: {after:?}");
@@ -246,9 +298,9 @@ mod tests {
         let world = World::new(&[SERVING; 3]);
         world.files.lock().insert(OBJECT);
         block_on(world.server(0).take_over(world.here(0)));
-        *world.before_answer.lock() = Some((2, vec![SERVING, OFFLINE, SERVING]));
+        will_be(&world, [(0, SERVING), (1, OFFLINE), (2, SERVING)]);
         let write = OstRequest::Write { object: OBJECT, offset: 4, mtime: None, kept: false };
-        change(&world, write, Bulk::Out(b"!"));
+        change(&world, write, Bulk::Out(b"!")).unwrap();
         assert!(world.row().readable().eq([0, 2]), "{:?}", world.row());
         assert!(world.server(0).pending.is_empty((world.version().target, 2)));
         heal(&world);
