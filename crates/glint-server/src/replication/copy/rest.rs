@@ -3,11 +3,12 @@
 //! A member that has lost all of an object makes it anew with the next change. Usually it says so
 //! ([`lacking`](crate::replication::order::lacking)); not if it, or the head, was lost at that
 //! moment. Then it has what was changed just then, which is among the parts that it lacks or that
-//! are in doubt, and zeros in the place of the rest: where the head has other bytes there, it gets
-//! all of the object.
+//! are in doubt, and zeros in the place of the rest: where the head has other bytes there, it
+//! gets all of the object.
 //!
 //! That costs one read of the member for an object of which it lacks parts. Nothing of an object
-//! that is new to it lies beside these.
+//! that is new to it lies beside these. Where the head itself has nothing beside them, a member
+//! that serves may have: then it is the head that has made a lost object anew.
 
 use super::{CopyError, of_member};
 use crate::replication::{Here, Replication};
@@ -46,8 +47,9 @@ impl Replication {
         size: u64,
     ) -> Result<bool, CopyError> {
         let own = (head, to.1);
-        let mut looks = 0..LOOKS;
+        let (mut looks, mut is_all) = (0..LOOKS, true);
         for (mut at, end) in gaps(parts, size) {
+            is_all = false;
             while at < end && looks.next().is_some() {
                 let looked = async {
                     let data = self.hole(here, own, object, (at, end)).await?;
@@ -67,7 +69,52 @@ impl Replication {
                 }
             }
         }
+        if !is_all && to.1.readable().any(|member| member == to.0) {
+            self.unless_rest_lost_here(here, (head, to), object, size).await?;
+        }
         Ok(true)
+    }
+
+    /// The head has nothing beside what is in doubt of an object. If a member that serves has
+    /// something there, which no change under way has made, the head is taken out: as
+    /// [`unless_lost_here`](Replication::unless_lost_here).
+    async fn unless_rest_lost_here<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, to): (u16, (u16, &Chain)),
+        object: ObjectId,
+        size: u64,
+    ) -> Result<(), CopyError> {
+        let own = (head, to.1);
+        let noted = || {
+            let mut noted = self.recent.parts_of((to.1.id.target(), 0), object);
+            noted.sort_unstable_by_key(|part| part.start);
+            noted
+        };
+        let mut looks = 0..LOOKS;
+        for (mut at, end) in gaps(&noted(), size) {
+            while at < end && looks.next().is_some() {
+                let seek = OstRequest::Seek { object, offset: at, hole: false };
+                let OstReply::Offset(data) = self.give_to(here, to, seek, None).await? else {
+                    return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO });
+                };
+                let Some(data) = data.filter(|data| *data < end) else { break };
+                let stop = end.min(data.saturating_add(LOOK));
+                let its = self.read_of(here, to, object, (data, stop)).await?.unwrap_or_default();
+                let mine = self.read(here, own, object, (data, stop)).await?;
+                let is_zero = |at: usize| mine.get(at).is_none_or(|byte| *byte == 0);
+                let lost = (0..its.len()).find(|at| its[*at] != 0 && is_zero(*at));
+                let lost = lost.map(|lost| data + lost as u64);
+                // A change may have come there meanwhile.
+                let is_noted =
+                    |at: u64| noted().iter().any(|part| part.start <= at && at < part.end);
+                if lost.is_some_and(|lost| !is_noted(lost)) {
+                    return self.is_lost_by(here, own, object).await;
+                }
+                at = stop;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a member has anything but zeros in a part of an object.
@@ -76,18 +123,30 @@ impl Replication {
         here: Here<'_, D>,
         to: (u16, &Chain),
         object: ObjectId,
-        (offset, stop): (u64, u64),
+        range: (u64, u64),
     ) -> Result<bool, CopyError> {
+        let its = self.read_of(here, to, object, range).await?;
+        // What is damaged is there.
+        Ok(its.is_none_or(|bytes| has_data(&bytes)))
+    }
+
+    /// Reads a part of an object of a member; `None` if it is damaged.
+    async fn read_of<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        to: (u16, &Chain),
+        object: ObjectId,
+        (offset, stop): (u64, u64),
+    ) -> Result<Option<Vec<u8>>, CopyError> {
         let mut bytes = vec![0; (stop - offset) as usize];
         let read = OstRequest::Read { object, offset, len: bytes.len() as u32 };
         match self.ask_for(here, to, read, Bulk::In(&mut bytes)).await {
             Ok(OstReply::Data(len)) => bytes.truncate(len as usize),
             Ok(_) => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
-            // It has something there, which is damaged.
-            Err(Errno::EIO) => return Ok(true),
+            Err(Errno::EIO) => return Ok(None),
             Err(errno) => return Err(of_member(to.0, errno)),
         }
-        Ok(has_data(&bytes))
+        Ok(Some(bytes))
     }
 }
 
@@ -114,6 +173,41 @@ mod tests {
         assert!(gaps(&[part(0, 9)]).is_empty());
         assert_eq!(gaps(&[part(4, u64::MAX)]), [(0, 4)]);
         assert_eq!(gaps(&[part(20, 30)]), [(0, 9)]);
+    }
+
+    /// The head before it was lost together with its client, when the change had made a new object
+    /// here and was made in full elsewhere.
+    #[test]
+    fn a_head_that_has_made_a_lost_object_anew_is_taken_out() {
+        let world = World::new(&[Serving; 2]);
+        let (head, key) = (world.server(0), (world.version().target, 0));
+        world.files.lock().insert(OBJECT);
+        world.write(1, OBJECT, 0, b"good");
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 4, b"!"));
+        block_on(head.recent.touch(key, part(4, 5), UNNUMBERED)).unwrap();
+        block_on(head.take_over(world.here(0)));
+        while block_on(head.decide_some(world.here(0))) {}
+        assert!(world.row().readable().eq([1]), "{:?}", world.row());
+        let lacks = world.server(1).pending.list((key.0, 0));
+        assert!(lacks.contains(&Touched::whole(OBJECT)), "{lacks:?}");
+        assert_eq!(world.read(1, OBJECT, 0, 9), b"good!");
+    }
+
+    /// Nor is one for what a change under way has made elsewhere.
+    #[test]
+    fn a_head_that_has_nothing_but_what_is_in_doubt_is_not_taken_out() {
+        let world = World::new(&[Serving; 2]);
+        let (head, key) = (world.server(0), (world.version().target, 0));
+        world.files.lock().insert(OBJECT);
+        world.write(1, OBJECT, 0, b"new");
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 4, b"!"));
+        for noted in [part(4, 5), part(0, 3)] {
+            block_on(head.recent.touch(key, noted, UNNUMBERED)).unwrap();
+        }
+        block_on(head.take_over(world.here(0)));
+        while block_on(head.decide_some(world.here(0))) {}
+        assert_eq!(world.row().readable().count(), 2, "{:?}", world.row());
+        (0..2).for_each(|ost| assert_eq!(world.read(ost, OBJECT, 0, 9), b"\0\0\0\0!"));
     }
 
     /// Its answer that it had nothing was lost, together with the member.
