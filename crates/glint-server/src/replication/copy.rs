@@ -84,12 +84,12 @@ impl Replication {
         let Some((attr, was_there)) = self.same_size(here, (head, to), object).await? else {
             return Ok(0);
         };
-        drop(piece);
         // A member that has lost all of it has no more than these parts right after it.
         let whole = [Touched::whole(object)];
-        let (of, to_head) = ((object, parts), (head, to));
+        let (of, from_to) = ((object, parts), (head, to));
         // Apart from the state of each copy.
-        let has_rest = was_there && Box::pin(self.has_rest(here, to_head, of, attr.size)).await?;
+        let has_rest = was_there && Box::pin(self.has_rest(here, from_to, of, attr.size)).await?;
+        drop(piece);
         let parts = if has_rest { parts } else { &whole[..] };
         let mut given = 0;
         for part in parts {

@@ -5,6 +5,8 @@
 //!   recent before it is made.
 //! - A change that ends while it may be in some copies only is undecided: the head takes over anew
 //!   before it orders anything else.
+//! - What members had of the object is kept over all attempts ([`found`]). A change does not end
+//!   before who may have lost it is to get all of it.
 //! - What absent members lack, also of a change that has failed, is noted before the change is
 //!   answered, and acknowledged only when nobody acts by a row in which they serve.
 
