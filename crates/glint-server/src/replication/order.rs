@@ -25,7 +25,7 @@ use super::touched::UNNUMBERED;
 use super::{Here, PATIENCE, Replication, within};
 use changed::{Data, parts, touched};
 use forward::patience;
-use found::{Before, Finding};
+use found::{ChangeFindings, HadBefore};
 use futures_util::future::{Either, join, join_all, select};
 use glint_net::host;
 use glint_ost::disk::Disk;
@@ -61,7 +61,7 @@ struct UnderWay<'a> {
     /// Whether it is in all copies, or in none.
     is_decided: bool,
     /// If it changes an object: what it finds of that before.
-    finding: Option<Finding<'a>>,
+    finding: Option<ChangeFindings<'a>>,
 }
 
 impl Drop for UnderWay<'_> {
@@ -117,7 +117,8 @@ impl Replication {
             here: here.first..here.first + here.osts.count(),
             numbers: Vec::new(),
             is_decided: true,
-            finding: touched.map(|touched| Finding::new(self.lost.begins.enter(touched.object))),
+            finding: touched
+                .map(|touched| ChangeFindings::new(self.lost.begins.enter(touched.object))),
         };
         let ended: FsResult<_> = async {
             loop {
@@ -154,7 +155,7 @@ impl Replication {
                     }
                     Attempt::Failed(answer) => {
                         // Others wait for its end that have turns.
-                        let found = under_way.finding.take().map(Finding::end);
+                        let found = under_way.finding.take().map(ChangeFindings::end);
                         drop(turn.take());
                         if let Some(touched) = &touched {
                             let row = &entered.row;
@@ -252,11 +253,11 @@ impl Replication {
         let (own, made) = join(own, join_all(forwards)).await;
         drop(span);
         if let Some(finding) = &mut under_way.finding {
-            let own = (ost, Before::here(was_empty.load(Ordering::Acquire), &own.reply));
+            let own = (ost, HadBefore::here(was_empty.load(Ordering::Acquire), &own.reply));
             let now = self.rows.get(version.target);
             let its = others.iter().zip(&made).map(|(member, made)| {
                 let is_out = now.as_ref().is_none_or(|now| is_lost_since(row, now, *member));
-                (*member, Before::by_answer(made, is_out))
+                (*member, HadBefore::by_answer(made, is_out))
             });
             finding.note(its.chain([own]));
         }

@@ -14,7 +14,7 @@
 //! again ([`LateFinds`]).
 
 use super::begins::{BegunObject, are_some};
-use super::found::{Finding, Found};
+use super::found::{ChangeFindings, FoundByChange};
 use crate::replication::touched::{Key, UNNUMBERED};
 use crate::replication::{CopyFault, Here, Replication};
 use glint_ost::disk::Disk;
@@ -60,7 +60,7 @@ impl Replication {
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
-        finding: &Finding<'_>,
+        finding: &ChangeFindings<'_>,
     ) -> Option<Vec<u16>> {
         let may_lack = finding.found.may_lack(head, row);
         let is_empty = |member| finding.found.empty_at().any(|its| its == member);
@@ -109,7 +109,7 @@ impl Replication {
         here: Here<'_, D>,
         (head, target): (u16, u16),
         object: ObjectId,
-        found: Found,
+        found: FoundByChange,
     ) {
         let Some(row) = self.rows.get(target) else { return };
         let may_lack = found.may_lack(head, &row);
@@ -128,7 +128,7 @@ impl Replication {
 
     /// The same of one for which nobody waits any more. (Of those that serve the object is in
     /// doubt.)
-    pub(super) fn leave_to_heal(&self, target: u16, head: u16, finding: &Finding<'_>) {
+    pub(super) fn leave_to_heal(&self, target: u16, head: u16, finding: &ChangeFindings<'_>) {
         let Some(row) = self.rows.get(target) else { return };
         let may_lack = finding.found.may_lack(head, &row);
         for member in may_lack.into_iter().filter(|member| !serves(&row, *member)) {
