@@ -75,10 +75,10 @@ impl Replication {
         Ok(true)
     }
 
-    /// The head has nothing beside what is in doubt of an object. If a member that serves has
+    /// The head has nothing beside what is noted as recent of an object. If a member that serves has
     /// something there, which no change under way has made, the head is taken out: as
     /// [`unless_lost_here`](Replication::unless_lost_here).
-    async fn unless_rest_lost_here<D: Disk>(
+    pub(in crate::replication) async fn unless_rest_lost_here<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, to): (u16, (u16, &Chain)),

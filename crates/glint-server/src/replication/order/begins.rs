@@ -225,7 +225,7 @@ mod tests {
     use crate::replication::tests::World;
     use crate::replication::touched::UNNUMBERED;
     use futures_lite::future::{block_on, poll_once, yield_now};
-    use futures_util::future::join_all;
+    use futures_util::future::{join, join_all};
     use glint_proto::chain::{Destination, Touched};
     use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, OstReply, OstRequest};
     use std::pin::pin;
@@ -330,6 +330,25 @@ mod tests {
         for ost in [1, 2] {
             assert_eq!(world.read(ost, OBJECT, 0, 9), b"good!");
         }
+    }
+
+    #[test]
+    fn a_head_that_has_lost_an_object_is_found_beside_a_change_of_which_not_all_is_known() {
+        let world = lost_by(Some(0));
+        let head = world.server(0);
+        let other = async {
+            let _other = head.lost.begins.enter(OBJECT);
+            for _ in 0..50 {
+                yield_now().await;
+            }
+        };
+        let to = Destination { ost: 0, chain: Some(world.version()) };
+        let write = OstRequest::Write { object: OBJECT, offset: 4, mtime: None, kept: false };
+        let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+        let write = head.execute(here, client, to, write, Bulk::Out(b"!"));
+        let ((), written) = block_on(join(other, write));
+        assert_eq!(written.reply, Err(Errno::EREMCHG));
+        assert!(world.row().readable().eq([1, 2]), "{:?}", world.row());
     }
 
     #[test]

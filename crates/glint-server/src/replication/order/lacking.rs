@@ -3,9 +3,10 @@
 //!
 //! Where [`begins`](super::begins) says for sure that a member which serves has lost one, that is
 //! taken out. Where it cannot tell that from a new object of which the member lacked the begin, the
-//! head gives it the whole object before the change is acknowledged. It is looked at once all have
-//! made the change by the newest row, and by what they had [before the first
-//! attempt](super::found): a member may be synced at that one and serve at the next.
+//! head gives it the whole object before the change is acknowledged; or, where the head itself may
+//! have lost it, looks whether the others have something of it that no change under way has made.
+//! It is looked at once all have made the change by the newest row, and by what they had [before
+//! the first attempt](super::found): a member may be synced at that one and serve at the next.
 //!
 //! Heal gives a member that is synced what it lacks as others know it, and nobody else knows of a
 //! lost object. A change makes it anew there, with a hole in the place of the rest, and the member
@@ -66,12 +67,21 @@ impl Replication {
         let is_empty = |member| finding.found.empty_at().any(|its| its == member);
         let (mut serving, others): (Vec<u16>, Vec<u16>) =
             may_lack.into_iter().partition(|member| serves(row, *member));
-        if finding.is_known_of_all(row) && are_some(row, is_empty) {
-            match self.unless_begun_in_part(here, (head, row), &finding.beginning).await {
-                BegunObject::Whole => serving.clear(),
-                BegunObject::Lost => return None,
-                BegunObject::Unknown => {}
+        let begun = match finding.is_known_of_all(row) && are_some(row, is_empty) {
+            true => self.unless_begun_in_part(here, (head, row), &finding.beginning).await,
+            false => BegunObject::Unknown,
+        };
+        match begun {
+            BegunObject::Whole => serving.clear(),
+            BegunObject::Lost => return None,
+            BegunObject::Unknown if is_empty(head) => {
+                for member in row.readable().filter(|member| !is_empty(*member)) {
+                    let (own_and_its, all) = ((head, (member, row)), u64::MAX);
+                    let object = finding.object();
+                    self.unless_rest_lost_here(here, own_and_its, object, all).await.ok()?;
+                }
             }
+            BegunObject::Unknown => {}
         }
         let is_noted = self.has_heal_give(here, row, finding.object(), others).await;
         // Who is synced by now has not made it.
