@@ -75,8 +75,8 @@ impl Replication {
         Ok(true)
     }
 
-    /// The head has nothing beside what is noted as recent of an object. If a member that serves has
-    /// something there, which no change under way has made, the head is taken out: as
+    /// The head has nothing beside what is noted as recent of an object. If a member that serves
+    /// has something there, which no change under way has made, the head is taken out: as
     /// [`unless_lost_here`](Replication::unless_lost_here).
     pub(in crate::replication) async fn unless_rest_lost_here<D: Disk>(
         &self,
