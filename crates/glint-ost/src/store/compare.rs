@@ -1,4 +1,7 @@
-//! Comparison of two copies of an object, byte by byte, for a check of stores that are not served.
+//! Comparison of two copies of an object, byte by byte, for a check of stores that are not served, and
+//! what it needs to copy one ([`whole_copy`]).
+
+mod whole_copy;
 
 use crate::disk::{Disk, DiskFile};
 use crate::store::object::ObjectFile;

@@ -43,7 +43,8 @@ pub(crate) const USAGE: u8 = 16;
 /// is counted as `healing outstanding`, and is copied when the servers run. These are objects whose
 /// copies differ (with --skip-data, in size); `glint heal info` counts all objects that the index
 /// names, also those whose copies are equal. A copy that is damaged, or missing, while another one
-/// is right, --repair notes in that index, so that it is copied, too.
+/// is right, --repair notes in that index, so that it is copied, too. What only members have that lag
+/// behind, and lack nothing of it, --repair copies at once.
 ///
 /// A client may have made files of which it has not told the server yet, when that ended. So while
 /// clients may come back, objects that belong to no file are counted and kept; when none is

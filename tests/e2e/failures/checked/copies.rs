@@ -315,6 +315,55 @@ fn a_repair_gives_no_copy_up_that_no_other_replaces() {
     }
 }
 
+/// As after a clean end of several servers, one after the other.
+#[test]
+fn what_only_members_have_that_lag_behind_and_lack_nothing_of_it_is_copied_from_these() {
+    let one = OneServer::filled();
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up();
+    wait_until_whole(text(&mount));
+    run(glint().args(["heal", "pause", text(&mount)]));
+    one.stop(up);
+    // From here on one member of each chain serves.
+    let up = one.up();
+    one.stop(up);
+    let before = content(&osts[0]);
+    for object in before.keys() {
+        fs::remove_file(osts[0].join("objects").join(object)).unwrap();
+    }
+    let report = one.check(&[], 4);
+    assert_eq!(report.findings.len(), before.len(), "{:?}", report.findings);
+    let copied = "which lags behind and lacks nothing of it";
+    let says = |row: &Value, text: &str| row["finding"].as_str().unwrap().contains(text);
+    assert!(report.findings.iter().any(|row| says(row, copied)), "{:?}", report.findings);
+    assert_eq!(one.check(&["--repair"], 1).findings.len(), before.len());
+    one.check(&[], 0);
+    let after = content(&osts[0]);
+    assert!(!after.is_empty(), "the first OST is the head of no chain");
+    assert!(after.iter().all(|(object, data)| before.get(object) == Some(data)));
+
+    // What nobody lacks and differs is not taken from the one that happened to serve.
+    let object = after.keys().next().unwrap();
+    flip(&osts[1], object, 150_000);
+    let path = osts[1].join("objects").join(object);
+    run(Command::new("setfattr").args(["-x", "user.glint.sums"]).arg(&path));
+    for more in [&[][..], &["--repair"]] {
+        let report = one.check(more, 4);
+        assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+        let said = "nothing says which one is right";
+        assert!(says(&report.findings[0], said), "{:?}", report.findings);
+    }
+    flip(&osts[1], object, 150_000);
+    let up = one.up();
+    run(glint().args(["heal", "resume", text(&mount)]));
+    wait_until_whole(text(&mount));
+    for n in 0..FILES {
+        assert!(fs::read(mount.join(format!("file{n}"))).unwrap() == bytes(n), "file{n}");
+    }
+    one.stop(up);
+    one.must_be_equal();
+}
+
 #[test]
 fn nothing_is_named_after_a_crash() {
     let one = OneServer { world: World::new() };

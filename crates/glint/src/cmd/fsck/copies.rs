@@ -4,7 +4,14 @@
 //! differences in what was changed last before a crash, which the next head decides: what the logs say,
 //! and after a loss of power all that has no checksums, as the next start finds it. Anything else is
 //! named. A copy that is surely wrong is put right as servers do it: the index of the members that
-//! serve gets the object, its own member lags behind from then on, and heal copies it.
+//! serve gets the object, its own member lags behind from then on, and heal copies it. Where no member
+//! that serves is right, one that lags behind may be ([`lagging`]).
+//!
+//! A copy is surely wrong if it is damaged or missing, and no other is. Of copies that differ in more
+//! than is excused, each with right checksums, nothing says which one is right, also where one lags
+//! behind: its member lacks nothing there. Then nothing is copied.
+
+mod lagging;
 
 use super::servers::Servers;
 use super::{Check, Outcome, Progress};
@@ -31,6 +38,7 @@ pub(super) struct Copies<'a> {
     pub(super) unsure: HashSet<Ino>,
     counts: Counts,
     wrong: Vec<Wrong>,
+    lost: Vec<lagging::LostByAll>,
 }
 
 /// An object: where it is, and the size of each copy.
@@ -114,6 +122,7 @@ impl<'a> Copies<'a> {
             unsure: HashSet::new(),
             counts: Counts::default(),
             wrong: Vec::new(),
+            lost: Vec::new(),
         };
         Ok(block_on(ChainTable::load(kv)).map(copies))
     }
@@ -233,44 +242,6 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// No copy that has everything is here and right.
-    fn without_right(
-        &self,
-        check: &mut Check,
-        object: ObjectId,
-        (row, have_all): (&Chain, &[u16]),
-        copies: &BTreeMap<u16, Copy>,
-    ) {
-        let are_all_here = have_all.iter().all(|ost| self.has(*ost));
-        let lags = |(ost, copy): &(&u16, &Copy)| !have_all.contains(ost) && copy.damage.is_none();
-        let lag: Vec<String> =
-            copies.iter().filter(lags).map(|(ost, _)| format!("OST {ost}")).collect();
-        let others = match are_all_here {
-            true if lag.is_empty() => "no other copy is right".to_owned(),
-            true => format!("no other copy is right but on {}, which may be older", lag.join(", ")),
-            false => "its other copies were not looked at (--oss)".to_owned(),
-        };
-        for (ost, copy) in copies.iter().filter(|(ost, _)| have_all.contains(ost)) {
-            if let Some(damage) = &copy.damage {
-                check.find(
-                    format!("object {object} on OST {ost}: {damage}; {others}"),
-                    Outcome::Left,
-                );
-            }
-        }
-        let is_nowhere = are_all_here && have_all.iter().all(|ost| !copies.contains_key(ost));
-        let target = row.id.target();
-        for (ost, _) in copies.iter().filter(|(_, copy)| is_nowhere && copy.size > 0) {
-            // What the index names goes there, too: the others have no such object.
-            if self.logs.pending(target, *ost, object).is_empty() {
-                let what = format!(
-                    "object {object} is on OST {ost}, which lags behind, and on none that serves"
-                );
-                check.find(what, Outcome::Left);
-            }
-        }
-    }
-
     /// How the copy of an object on an OST differs from the one that is right, outside of extents.
     fn difference(
         &self,
@@ -336,8 +307,7 @@ impl<'a> Copies<'a> {
                 "object {object} on OST {ost} differs from its copy on OST {right} at byte {byte}"
             ),
         };
-        let is_surely_wrong = !has_all || damage.is_some() || difference == Difference::Missing;
-        if is_surely_wrong {
+        if damage.is_some() || difference == Difference::Missing {
             let target = verdict.row.id.target();
             self.wrong.push(Wrong { target, ost, object, what, right: vec![right] });
         } else {
@@ -348,6 +318,7 @@ impl<'a> Copies<'a> {
 
     /// Says what is wrong, and has it copied by heal if that is wanted.
     pub(super) fn put_right(&mut self, check: &mut Check, kv: &impl Kv, repair: bool) -> Repaired {
+        self.restore(check, repair);
         let wrong = std::mem::take(&mut self.wrong);
         let has_all = |target: u16, ost: u16| {
             self.table.get(target).is_some_and(|row| with_all(&row).contains(&ost))
