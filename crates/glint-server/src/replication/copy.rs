@@ -195,7 +195,7 @@ impl Replication {
     }
 
     /// Returns the end of the hole at `at`, at most `end`; `at` itself if there is data.
-    async fn hole<D: Disk>(
+    pub(super) async fn hole<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),

@@ -64,6 +64,13 @@ struct UnderWay<'a> {
     finding: Option<ChangeFindings<'a>>,
 }
 
+impl UnderWay<'_> {
+    /// Whether the head had nothing of its object, and a member may have something.
+    fn is_begun(&self, head: u16, row: &Chain) -> bool {
+        self.finding.as_ref().is_some_and(|finding| finding.found.is_begun(head, row))
+    }
+}
+
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let UnderWay { replication, target, head, here, numbers, is_decided, finding } = self;
@@ -159,16 +166,15 @@ impl Replication {
                         drop(turn.take());
                         if let Some(touched) = &touched {
                             let row = &entered.row;
-                            let lacking =
-                                found.map_or_else(Vec::new, |found| found.may_lack(ost, row));
+                            let found = found.unwrap_or_default();
+                            let lacking = found.may_lack(ost, row);
                             let head = (ost, chain.target);
                             Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
                             // A part of it may be made, which absent members lack.
+                            let change = (&request, found.is_begun(ost, row));
+                            let parts = parts(&request, data, Some(*touched));
                             under_way.is_decided = self.make_equal(here, (ost, row), touched).await
-                                && self
-                                    .note_pending(row, parts(&request, data, Some(*touched)))
-                                    .await
-                                    .is_ok();
+                                && self.note_pending(row, change, parts).await.is_ok();
                         }
                         return Ok(answer);
                     }
@@ -285,7 +291,8 @@ impl Replication {
                 self.take_out(here, version, *member, errno).await?;
             }
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
-            self.note_pending(&now, parts).await?;
+            let change = (&request, under_way.is_begun(ost, &now));
+            self.note_pending(&now, change, parts).await?;
             return match now.readable().all(|member| member == ost) {
                 true => Ok(Attempt::Done(own, Vec::new())),
                 false => Ok(Attempt::Again),
@@ -322,12 +329,13 @@ impl Replication {
                 None => return Ok(Attempt::Again),
             }
         }
-        if now.missing().next().is_some() {
+        if now.readable().count() < now.members.len() {
             let now_is = ChainVersion { version: now.version, ..version };
-            if !self.rows.until_settled(now_is).await {
+            if now.missing().next().is_some() && !self.rows.until_settled(now_is).await {
                 return Ok(Attempt::Again);
             }
-            if let Err(errno) = self.note_pending(&now, parts).await {
+            let change = (&request, under_way.is_begun(ost, &now));
+            if let Err(errno) = self.note_pending(&now, change, parts).await {
                 return self.fails_here(here, now_is, &now, ost, errno).await;
             }
         }
@@ -425,16 +433,18 @@ impl Replication {
         }
     }
 
-    /// Notes, durably, that the absent members of a chain lack a change.
+    /// Notes, durably, that the absent members of a chain lack a change, and whether they may have more
+    /// of its object ([`note_begun`](Replication::note_begun)).
     pub(super) async fn note_pending(
         &self,
         row: &Chain,
+        change: (&OstRequest, bool),
         parts: impl Iterator<Item = Touched> + Clone,
     ) -> FsResult<()> {
         if parts.clone().next().is_none() {
             return Ok(());
         }
-        let mut is_one = false;
+        let mut is_one = self.note_begun(row, change, parts.clone());
         for absent in row.missing() {
             self.pending.note((row.id.target(), absent), parts.clone(), UNNUMBERED);
             is_one = true;

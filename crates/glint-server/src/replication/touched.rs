@@ -67,6 +67,21 @@ pub(super) fn unsearched(index: u16) -> Key {
     (UNSEARCHED, index)
 }
 
+/// Stand for a member, in the keys of [`written_alone`] and [`cut_alone`]: no OST has these numbers.
+const WRITTEN_ALONE: u16 = 1 << 15;
+const CUT_ALONE: u16 = WRITTEN_ALONE + 1;
+
+/// Key of what was written to objects of a chain that were [begun](super::heal) while members lag behind:
+/// beside it extents may have what is a hole here.
+pub(super) fn written_alone(target: u16) -> Key {
+    (target, WRITTEN_ALONE)
+}
+
+/// Key of what was cut from these objects, or freed in them, and of what nobody has newer.
+pub(super) fn cut_alone(target: u16) -> Key {
+    (target, CUT_ALONE)
+}
+
 /// Records of a log before it is written anew, if most are of no more use.
 const RECORDS_MAX: usize = 1 << 14;
 
@@ -210,11 +225,18 @@ impl TouchedLog {
             }
         }
         if let Some(key) = state.sets.bound() {
-            tracing::warn!(
-                chain = ChainId::of_target(key.0).map(tracing::field::display),
-                ost = key.1,
-                "a member lacks more changes than are remembered: it will be given everything"
-            );
+            let chain = ChainId::of_target(key.0).map(tracing::field::display);
+            match key.1 < WRITTEN_ALONE {
+                true => tracing::warn!(
+                    chain,
+                    ost = key.1,
+                    "a member lacks more changes than are remembered: it will be given everything"
+                ),
+                false => tracing::warn!(
+                    chain,
+                    "more objects were begun while members lagged behind than are remembered"
+                ),
+            }
             state.due_anew += 1;
         }
     }

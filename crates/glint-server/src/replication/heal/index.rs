@@ -4,6 +4,7 @@
 //! storage, and so has each that serves later: who is synced meanwhile is told, too, and who is
 //! synced later gets the index of the head before it serves.
 
+use crate::replication::touched::{cut_alone, written_alone};
 use crate::replication::{Here, PATIENCE_WITH_DISKS, Replication, within};
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
@@ -13,7 +14,7 @@ use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
 pub(crate) const ENTRIES: usize = 1024;
 
 impl Replication {
-    /// Gives a member the index of what those lack that are still away.
+    /// Gives a member the index of what those lack that are still away, and of what they may have.
     pub(super) async fn give_index<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -24,8 +25,12 @@ impl Replication {
         if here.index(member).is_some() {
             return Ok(());
         }
-        for absent in row.missing() {
-            let all: Vec<Touched> = self.pending.list((chain.target, absent));
+        let lacks = row.missing().map(|absent| (chain.target, absent));
+        let alone = [written_alone(chain.target), cut_alone(chain.target)];
+        let alone = alone.into_iter().filter(|_| row.missing().next().is_some());
+        for key in lacks.chain(alone) {
+            let (_, absent) = key;
+            let all: Vec<Touched> = self.pending.list(key);
             for some in all.chunks(ENTRIES) {
                 let touched = some.to_vec();
                 let request = PeerRequest::Pending { chain, absent, touched };

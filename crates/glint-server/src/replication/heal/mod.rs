@@ -8,6 +8,8 @@
 //!   was noted again since it was listed: the member may be lost meanwhile, and miss more.
 //! - A member that serves has the index of what others lack, as the head has it.
 //! - An object that nobody who serves can read keeps no member from serving ([`unreadable`]).
+//! - What a member has of an object that those which serve have lost, and begun anew without it, is not
+//!   written over ([`begun_alone`]).
 //! - A chain that cannot be healed on, because a disk stands still or a server does not answer, keeps
 //!   no other chain whose head is on another disk: each is healed, and brought to stable storage, apart
 //!   ([`at_work`](super::at_work)).
@@ -18,6 +20,7 @@
 //! The chains that have changed last come first: what they lack is what was in use just now.
 
 mod absent;
+mod begun_alone;
 mod control;
 mod index;
 mod pacing;
@@ -144,7 +147,14 @@ impl Replication {
         let Batch { objects: batch, upto, page } = self.next_batch(key, row.version).await?;
         let copies = batch.chunk_by(|one, next| one.object == next.object).map(async |parts| {
             let (object, pace) = (parts[0].object, Some(&self.healing.pace));
-            (object, self.copy(here, (head, row), member, (object, parts), pace).await)
+            let copied = async {
+                if self.is_begun(chain.target, object) {
+                    // Apart from the state of each copy.
+                    Box::pin(self.unite(here, (head, row), member, object)).await?;
+                }
+                self.copy(here, (head, row), member, (object, parts), pace).await
+            };
+            (object, copied.await)
         });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
         let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Vec::new());

@@ -9,6 +9,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Destination, Forward};
 use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
+use std::sync::atomic::Ordering;
 
 impl Replication {
     /// Makes a change that the head of a chain has ordered.
@@ -74,8 +75,8 @@ impl Replication {
             // Of what the head has found to be in doubt.
             self.pending.sync_for_request().await?;
         }
-        let change = (to.ost, chain, forward.sequence);
-        let was_empty = self.lost.forwarded.enter(change);
+        let numbered = (to.ost, chain, forward.sequence);
+        let was_empty = self.lost.forwarded.enter(numbered);
         let served = self.served();
         let made = self.change_at_member(here, client, member, request, data.bulk(), &was_empty);
         let mut answer = made.await;
@@ -83,8 +84,10 @@ impl Replication {
             answer.reply = Ok(OstReply::Given { beside_users: served.is_any_until(self.served()) });
         }
         // A part of a change that fails may be made.
-        self.note_pending(&entered.row, parts(&request, data, touched)).await?;
-        self.lost.forwarded.end(change);
+        let lags = entered.row.missing().next().is_some();
+        let change = (&request, lags && was_empty.load(Ordering::Acquire));
+        self.note_pending(&entered.row, change, parts(&request, data, touched)).await?;
+        self.lost.forwarded.end(numbered);
         Ok(told(answer, &was_empty, forward))
     }
 }

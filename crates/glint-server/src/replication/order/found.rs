@@ -10,7 +10,7 @@
 //! - A member that has refused an attempt has not made it, and that says nothing.
 
 use super::begins::Beginning;
-use glint_proto::chain::Chain;
+use glint_proto::chain::{Chain, Member, MemberState};
 use glint_proto::{Errno, FsResult, ObjectId, OstReply};
 
 /// What a member had of an object before a change: the worst one last.
@@ -81,6 +81,16 @@ impl FoundByChange {
     /// Whether it is known of each of these members what it had.
     pub(super) fn is_known_of(&self, mut members: impl Iterator<Item = u16>) -> bool {
         members.all(|member| self.at(member).is_some_and(|before| before != HadBefore::Unknown))
+    }
+
+    /// Whether the head had nothing of the object, and a member may have what the head has lost: one
+    /// that has not said that it had nothing either.
+    pub(super) fn is_begun(&self, head: u16, row: &Chain) -> bool {
+        let is_empty = |member: &Member| {
+            let had_nothing = self.at(member.ost) == Some(HadBefore::Nothing);
+            had_nothing || member.state == MemberState::Emptied
+        };
+        self.at(head) == Some(HadBefore::Nothing) && !row.members.iter().all(is_empty)
     }
 
     /// Members that may have lost what the head had. (Of one that is out, and has not said what it

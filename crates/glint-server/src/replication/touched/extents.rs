@@ -1,7 +1,8 @@
 //! Extents of one object that were changed.
 //!
 //! Invariants:
-//! - Extents are in order and apart. They cover each change, and more where that makes them few.
+//! - Extents are in order and apart. They cover each change, and more where that makes them few
+//!   ([`Slack`]).
 //! - There are no more than [`EXTENTS_MAX`].
 //! - A set that gets the same changes in the same order, and others between them, covers all that this
 //!   one covers: where this one had to join its nearest two, that one had to at least once more. So a
@@ -15,6 +16,30 @@ const JOIN: u64 = 64 << 10;
 /// limit, so that a stream costs few records.
 const GROWTH: u64 = 8;
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
+
+/// How much more than the changes extents may cover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Slack {
+    /// Changes no further apart than this become one extent.
+    join: u64,
+    /// An extent of this length or more that grows at its end is taken as longer than it is.
+    grows_from: u64,
+}
+
+impl Slack {
+    /// For who copies what is covered, which may be more.
+    pub(super) const WIDE: Slack = Slack { join: JOIN, grows_from: 0 };
+    /// For who has to know what was not changed: nothing between changes, and behind their end only what
+    /// a stream is about to write.
+    pub(super) const NARROW: Slack = Slack { join: 0, grows_from: JOIN };
+    /// Nothing.
+    pub(super) const NONE: Slack = Slack { join: 0, grows_from: u64::MAX };
+
+    /// Of extents that have grown already.
+    pub(super) fn grown(self) -> Slack {
+        Slack { grows_from: u64::MAX, ..self }
+    }
+}
 
 /// A set of extents.
 #[derive(Clone, Default)]
@@ -30,19 +55,21 @@ impl ExtentSet {
     }
 
     /// Adds an extent; one that ends before it begins has no bytes. Returns the extent that covers it
-    /// then, unless one did before. With `grows` it may be longer than it is.
-    pub(super) fn insert(&mut self, start: u64, end: u64, grows: bool) -> Option<(u64, u64)> {
+    /// then, unless one did before.
+    pub(super) fn insert(&mut self, start: u64, end: u64, slack: Slack) -> Option<(u64, u64)> {
         if start >= end {
             return None;
         }
-        let first = self.0.partition_point(|(_, end)| end.saturating_add(JOIN) < start);
-        let count = self.0[first..].partition_point(|(from, _)| *from <= end.saturating_add(JOIN));
+        let first = self.0.partition_point(|(_, end)| end.saturating_add(slack.join) < start);
+        let last = end.saturating_add(slack.join);
+        let count = self.0[first..].partition_point(|(from, _)| *from <= last);
         let joined = &self.0[first..first + count];
         if joined.iter().any(|(from, to)| *from <= start && end <= *to) {
             return None;
         }
         let cover = |(from, to): (u64, u64), one: &(u64, u64)| (from.min(one.0), to.max(one.1));
         let (from, mut to) = joined.iter().fold((start, end), cover);
+        let grows = to - from >= slack.grows_from;
         if grows && joined.last().is_some_and(|last| last.1 < end) {
             let next = self.0.get(first + count).map_or(u64::MAX, |next| next.0);
             let growth = (to - from).saturating_mul(GROWTH).min(GROWTH_BYTES_MAX);
@@ -70,7 +97,7 @@ mod tests {
 
     fn set(changes: &[(u64, u64)]) -> ExtentSet {
         let mut set = ExtentSet::default();
-        changes.iter().for_each(|(start, end)| _ = set.insert(*start, *end, true));
+        changes.iter().for_each(|(start, end)| _ = set.insert(*start, *end, Slack::WIDE));
         set
     }
 
@@ -78,6 +105,21 @@ mod tests {
     fn two_bytes_at_the_ends_of_an_object_are_two_extents() {
         let set = set(&[(0, 1), (1 << 40, (1 << 40) + 1)]);
         assert_eq!(set.0, [(0, 1), (1 << 40, (1 << 40) + 1)]);
+    }
+
+    #[test]
+    fn who_has_to_know_what_was_not_changed_is_told_of_each_gap() {
+        for slack in [Slack::NARROW, Slack::NONE] {
+            let mut set = ExtentSet::default();
+            for start in [100, 10, 12, 300, 302] {
+                set.insert(start, start + 2, slack);
+            }
+            assert_eq!(set.0, [(10, 14), (100, 102), (300, 304)]);
+            set.insert(304, 200 << 10, slack);
+            set.insert(200 << 10, 300 << 10, slack);
+            let end = set.0[2].1;
+            assert_eq!(end > 300 << 10, slack == Slack::NARROW, "{end}");
+        }
     }
 
     #[test]

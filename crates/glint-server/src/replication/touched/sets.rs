@@ -9,8 +9,8 @@
 //! - No more entries than the limit are left by [`TouchedSets::bound`]: extents, and objects that have
 //!   none.
 
-use super::extents::ExtentSet;
-use super::{Key, Tag, UNNUMBERED};
+use super::extents::{ExtentSet, Slack};
+use super::{CUT_ALONE, Key, Tag, UNNUMBERED, WRITTEN_ALONE};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
 use std::collections::{BTreeMap, HashSet};
@@ -109,12 +109,12 @@ impl TouchedObject {
     }
 
     /// Adds a change. Returns what the log does not have of it.
-    fn insert(&mut self, touched: Touched, tag: Tag, grows: bool) -> Option<Touched> {
+    fn insert(&mut self, touched: Touched, tag: Tag, slack: Slack) -> Option<Touched> {
         let is_new = self.newer.is_none();
         let extents = ExtentSet::default();
         let newer = self.newer.get_or_insert(Generation { extents, first: tag, last: tag });
         (newer.first, newer.last) = (newer.first.min(tag), newer.last.max(tag));
-        match newer.extents.insert(touched.start, touched.end, grows) {
+        match newer.extents.insert(touched.start, touched.end, slack) {
             Some((start, end)) => Some(Touched { start, end, ..touched }),
             None => is_new.then_some(touched),
         }
@@ -141,7 +141,7 @@ impl TouchedSet {
         rest.into_iter().chain(self.objects.iter().flat_map(|(object, one)| one.parts(*object)))
     }
 
-    fn insert(&mut self, touched: Touched, tag: Tag, grows: bool) -> Option<Touched> {
+    fn insert(&mut self, touched: Touched, tag: Tag, slack: Slack) -> Option<Touched> {
         if touched == Touched::EVERYTHING {
             let is_known = self.rest.is_some_and(|rest| rest.after == touched.object);
             self.rest = Some(Rest { after: touched.object, tag });
@@ -155,7 +155,7 @@ impl TouchedSet {
         }
         let object = self.objects.entry(touched.object).or_default();
         let before = object.weight();
-        let entry = object.insert(touched, tag, grows);
+        let entry = object.insert(touched, tag, slack);
         self.entries = self.entries + object.weight() - before;
         entry
     }
@@ -164,6 +164,15 @@ impl TouchedSet {
         if let Some(gone) = self.objects.remove(object) {
             self.entries -= gone.weight();
         }
+    }
+}
+
+/// How exact the extents of a key are.
+fn slack((_, member): Key) -> Slack {
+    match member {
+        WRITTEN_ALONE => Slack::NARROW,
+        CUT_ALONE => Slack::NONE,
+        _ => Slack::WIDE,
     }
 }
 
@@ -187,14 +196,14 @@ impl TouchedSets {
             }
             tag => tag,
         };
-        self.sets.entry(key).or_default().insert(touched, tag, true)
+        self.sets.entry(key).or_default().insert(touched, tag, slack(key))
     }
 
     /// Adds what a log has.
     pub(super) fn restore(&mut self, key: Key, touched: Touched) {
         self.unnumbered += 1;
         let tag = self.now();
-        self.sets.entry(key).or_default().insert(touched, tag, false);
+        self.sets.entry(key).or_default().insert(touched, tag, slack(key).grown());
     }
 
     /// Keeps the sets bounded. Returns the key that lacks everything from now on, if one does.
@@ -262,6 +271,7 @@ impl TouchedSets {
         true
     }
 
+    /// How much each member lacks.
     pub(super) fn counts(&self) -> Vec<TouchedCount> {
         let bytes = |set: &TouchedSet| {
             let known = set.parts().filter(|one| one.end != u64::MAX);
@@ -274,7 +284,8 @@ impl TouchedSets {
             open_ended: set.objects.values().filter(|one| one.is_open_ended()).count(),
             everything: set.rest.is_some(),
         };
-        self.sets.iter().map(count).collect()
+        let of_members = self.sets.iter().filter(|((_, member), _)| *member < WRITTEN_ALONE);
+        of_members.map(count).collect()
     }
 
     pub(super) fn forget(&mut self, key: Key, is_over: impl Fn(Tag) -> bool) {

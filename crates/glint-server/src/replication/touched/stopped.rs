@@ -5,7 +5,7 @@
 
 use super::record::{RECORD_BYTES, decode, encode};
 use super::sets::TouchedSets;
-use super::{UNSEALED, UNSEARCHED, unsearched};
+use super::{UNSEALED, UNSEARCHED, cut_alone, unsearched, written_alone};
 use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
@@ -35,6 +35,13 @@ impl StoppedLogs {
     /// Extents of an object of a chain that a member lacks.
     pub fn pending(&self, target: u16, ost: u16, object: ObjectId) -> Vec<(u64, u64)> {
         self.pending.extents_of((target, ost), object)
+    }
+
+    /// Whether an object of a chain was begun while members lagged behind, of which one may have more
+    /// of it than those that serve.
+    pub fn is_begun(&self, target: u16, object: ObjectId) -> bool {
+        let keys = [written_alone(target), cut_alone(target)];
+        keys.into_iter().any(|key| !self.pending.extents_of(key, object).is_empty())
     }
 
     /// Extents of an object of a chain that were changed not long ago, so that copies may differ
@@ -115,6 +122,7 @@ mod tests {
         let part = Touched { object: object(7), start: 5, end: 9 };
         block_on(log.touch((1, 2), part, UNNUMBERED)).unwrap();
         block_on(log.touch((1, 3), Touched::EVERYTHING, UNNUMBERED)).unwrap();
+        block_on(log.touch(written_alone(1), part, UNNUMBERED)).unwrap();
         let recent = TouchedLog::load(data.clone(), ServerLog::Recent).unwrap();
         let changed = Touched { object: object(8), start: 1, end: 2 };
         block_on(recent.touch((1, 0), changed, UNNUMBERED)).unwrap();
@@ -129,6 +137,7 @@ mod tests {
         assert_eq!(logs.pending(1, 2, object(9)), all);
         assert_eq!(logs.pending(1, 2, object(8)), []);
         assert_eq!(logs.pending(1, 3, object(8)), all);
+        assert!(logs.is_begun(1, object(7)) && !logs.is_begun(1, object(9)));
         assert_eq!(logs.recent(1, object(8)), [(1, 2)]);
         assert_eq!(logs.recent(1, object(7)), []);
         let next = TouchedLog::load(data, ServerLog::Pending).unwrap();

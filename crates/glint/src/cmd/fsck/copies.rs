@@ -203,14 +203,16 @@ impl<'a> Copies<'a> {
             self.counts.unsealed += 1;
             recent.push((0, u64::MAX));
         }
+        // What it has may be put together with what a member has that lags behind.
+        let is_begun = self.logs.is_begun(row.id.target(), object);
         // A head that is not here may decide otherwise.
-        let mut is_in_doubt =
-            !recent.is_empty() && elsewhere.iter().any(|member| have_all.contains(&member.ost));
+        let mut is_in_doubt = is_begun
+            || !recent.is_empty() && elsewhere.iter().any(|member| have_all.contains(&member.ost));
         let (first, mut are_right) = (self.wrong.len(), vec![right]);
         for member in here.into_iter().filter(|member| member.ost != right) {
             let (ost, has_all) = (member.ost, have_all.contains(&member.ost));
             let mut excused = recent.clone();
-            if member.state == MemberState::Emptied {
+            if member.state == MemberState::Emptied || is_begun && !has_all {
                 excused.push((0, u64::MAX));
             } else if !has_all {
                 excused.extend(self.logs.pending(row.id.target(), ost, object));
