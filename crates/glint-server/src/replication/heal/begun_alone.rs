@@ -4,7 +4,7 @@
 //! Nobody can be asked then, and a lost object cannot be told from one that was never written. So it
 //! becomes a new one, of zeros and the change. Which bytes were changed since is noted in the index,
 //! until no member lags behind. A member that comes back has the truth about all others: what it lacks
-//! of before is noted with them. So before heal gives it anything, those that serve take from it what
+//! of before is noted with them, and what it alone may have. So before heal gives it anything, those that serve take from it what
 //! nobody has changed since the object was begun, where they have zeros. Of one that nobody had lost that
 //! is nothing, or what they have.
 //!
@@ -18,6 +18,7 @@
 //!   disk with it may stay zeros. The object is named in the log in any case.
 
 use crate::replication::copy::{CopyError, PIECE};
+use crate::replication::takeover::doubts::Wanted;
 use crate::replication::touched::{UNNUMBERED, cut_alone, written_alone};
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
@@ -66,19 +67,34 @@ impl Replication {
         let mut parts = parts.filter(|part| part.start < part.end).peekable();
         let Some(object) = parts.peek().map(|part| part.object) else { return false };
         let target = row.id.target();
-        if !is_one_behind(row) || !begins && !self.is_begun(target, object) {
+        let is_noted = is_one_behind(row) && (begins || self.is_begun(target, object));
+        if !is_noted {
             return false;
         }
+        let key = |is_cut| if is_cut { cut_alone(target) } else { written_alone(target) };
         if begins {
             // Of what these lack by now they know nothing that is newer.
-            for absent in row.missing() {
-                let lacks = self.pending.parts_of((target, absent), object);
-                self.pending.note(cut_alone(target), lacks.into_iter(), UNNUMBERED);
+            for member in row.members.iter().filter(|one| one.state != MemberState::Serving) {
+                let lacks = self.pending.parts_of((target, member.ost), object);
+                self.pending.note(key(true), lacks.into_iter(), UNNUMBERED);
             }
+            // Changes that are under way beside it, or such that another head has ordered.
+            let recent = self.recent.parts_of((target, 0), object);
+            let whatever = Wanted { object, start: 0, end: 0 };
+            let is_in_doubt = self.doubts.of(target, whatever).is_some();
+            self.pending.note(key(is_in_doubt), recent.into_iter(), UNNUMBERED);
         }
-        let key = if cuts(request) { cut_alone(target) } else { written_alone(target) };
-        self.pending.note(key, parts, UNNUMBERED);
+        self.pending.note(key(cuts(request)), parts, UNNUMBERED);
         true
+    }
+
+    /// A member that comes back has changed this just before it was lost, and maybe nobody else has:
+    /// it is not taken from there.
+    pub(super) fn is_not_taken(&self, target: u16, recent: &[Touched]) {
+        let begun = recent.iter().copied().filter(|part| self.is_begun(target, part.object));
+        // Looked up before the index is held to note it.
+        let begun: Vec<Touched> = begun.collect();
+        self.pending.note(cut_alone(target), begun.into_iter(), UNNUMBERED);
     }
 
     /// A member serves: forgets what it lacked, and what it may have had if no other lags behind.
@@ -354,6 +370,27 @@ mod tests {
         change(&world, OstRequest::Truncate { object: OBJECT, size: 0 }, &[]);
         write(&world, 4, b"new");
         must_be(&world, b"\0\0\0\0new");
+    }
+
+    #[test]
+    fn what_a_member_lacks_or_has_alone_is_not_taken_from_it() {
+        // It was cut while the member was away, and heal has not come to it yet.
+        let world = World::new(&[Serving; 2]);
+        world.files.lock().insert(OBJECT);
+        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, &OLD));
+        is_away(&world);
+        change(&world, OstRequest::Truncate { object: OBJECT, size: 0 }, &[]);
+        world.next_row(|row| row.members[1].state = Syncing);
+        write(&world, 4, b"new");
+        must_be(&world, b"\0\0\0\0new");
+
+        // The member alone has made a change of which nobody has heard.
+        let world = lost_by(1);
+        let alone = Touched { object: OBJECT, start: 10, end: 300 };
+        let key = (world.version().target, 0);
+        block_on(world.server(1).recent.touch(key, alone, UNNUMBERED)).unwrap();
+        write(&world, 4, b"new");
+        must_be(&world, b"ggggnewggg");
     }
 
     #[test]

@@ -126,6 +126,7 @@ impl Replication {
                 }),
                 None => {
                     let note = |recent: Vec<Touched>| {
+                        self.is_not_taken(chain.target, &recent);
                         self.pending.note(key, recent.into_iter(), UNNUMBERED);
                         Ok(())
                     };
