@@ -4,9 +4,9 @@
 //! Nobody can be asked then, and a lost object cannot be told from one that was never written. So it
 //! becomes a new one, of zeros and the change. Which bytes were changed since is noted in the index,
 //! until no member lags behind. A member that comes back has the truth about all others: what it lacks
-//! of before is noted with them, and what it alone may have. So before heal gives it anything, those that serve take from it what
-//! nobody has changed since the object was begun, where they have zeros. Of one that nobody had lost that
-//! is nothing, or what they have.
+//! of before is noted with them, and what it alone may have. So before heal gives it anything, those
+//! that serve take from it what nobody has changed since the object was begun, where they have zeros.
+//! Of one that nobody had lost that is nothing, or what they have.
 //!
 //! Invariants:
 //! - A change of such an object is noted on stable storage before it is acknowledged: as written, where
