@@ -96,7 +96,8 @@ pub async fn believe_objects<K: Kv>(kv: &K, files: &[Ino]) -> Result<(), MdsErro
         let Some(value) = kv.get(Keyspace::Inode, &ino.key()).await? else { continue };
         let decoded = InodeRecord::decode(ino, value.as_ref());
         let mut record = decoded.map_err(|source| MdsError::Record { ino, source })?;
-        record.attr.size_on_ost = true;
+        // However small they are: a close is believed that says it.
+        (record.attr.size, record.attr.size_on_ost) = (0, true);
         batch.put(Keyspace::Inode, &ino.key(), &record.encode());
     }
     kv.commit(batch, &[]).await?;

@@ -182,6 +182,11 @@ impl<K: Kv> Mds<K> {
         if !record.attr.size_on_ost {
             return Ok(MdsReply::Done);
         }
+        if left.wrote.is_some_and(|objects| objects.size < record.attr.size) {
+            // Whoever cuts a file has said so before: a copy of an object is lost, and the objects
+            // say how large the file is once another copy is there.
+            return Ok(MdsReply::Done);
+        }
         record.attr.size_on_ost = false;
         match left.wrote {
             Some(objects) => {

@@ -72,6 +72,26 @@ fn a_close_that_was_executed_before_a_restart_is_one_open_less_after_it() {
     assert!(gives_attributes(&seen), "nobody has it open");
 }
 
+/// A copy of an object is lost while no other is there.
+#[test]
+fn a_file_that_nobody_has_cut_is_no_smaller_for_what_a_close_says() {
+    let mds = start(&Arc::default(), 1000);
+    let writer = connect(&mds, 1);
+    let file = ino_of(block_on(ask(&mds, &writer, 1, FILE)));
+    let mut number = 1;
+    let mut ask = |request| {
+        number += 1;
+        block_on(ask(&mds, &writer, number, request)).reply.unwrap()
+    };
+    for (close, (size, is_known)) in (1..).zip([(100, true), (40, false), (100, true)]) {
+        ask(open(file));
+        let wrote = Some((close, Some(ObjectAttr { size, ..ObjectAttr::default() })));
+        ask(MdsRequest::Release { ino: file, write: true, wrote });
+        let MdsReply::Attr(attr) = ask(MdsRequest::Getattr { ino: file }) else { panic!() };
+        assert_eq!((attr.size, attr.size_on_ost), (100, !is_known));
+    }
+}
+
 /// Its objects are cut after the MDS has been asked.
 #[test]
 fn who_looks_while_a_size_is_being_set_does_not_keep_what_it_sees() {
