@@ -45,7 +45,7 @@ async fn begin(pace: Option<&HealPace>) -> Option<HealPiece<'_>> {
 }
 
 /// Why a member has not made a part of a copy.
-fn of_member(ost: u16, errno: Errno) -> CopyError {
+pub(super) fn of_member(ost: u16, errno: Errno) -> CopyError {
     match errno {
         Errno::EREMCHG => CopyError::Changed,
         errno => CopyError::Member { ost, errno },

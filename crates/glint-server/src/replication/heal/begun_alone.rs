@@ -17,7 +17,7 @@
 //! - Where extents had to be joined or have grown, bytes beside a change that are in one block of the
 //!   disk with it may stay zeros. The object is named in the log in any case.
 
-use crate::replication::copy::{CopyError, PIECE};
+use crate::replication::copy::{CopyError, PIECE, of_member};
 use crate::replication::takeover::doubts::Wanted;
 use crate::replication::touched::{UNNUMBERED, cut_alone, written_alone};
 use crate::replication::{Here, Replication};
@@ -39,14 +39,6 @@ fn cuts(request: &OstRequest) -> bool {
         // Blocks for what is there change no byte of it.
         OstRequest::Fallocate { mode, .. } => mode & !libc::FALLOC_FL_KEEP_SIZE != 0,
         _ => false,
-    }
-}
-
-/// Why a member has not said what it has.
-fn of_member(ost: u16, errno: Errno) -> CopyError {
-    match errno {
-        Errno::EREMCHG => CopyError::Changed,
-        errno => CopyError::Member { ost, errno },
     }
 }
 
