@@ -209,7 +209,11 @@ impl Replication {
             // Apart from the state of each change.
             let left = Box::pin(self.leave_to_others(here, head, object, finding.end()));
             // Whoever is not reached has it in doubt.
-            let _ = within(PATIENCE, async { Ok(left.await) }).await;
+            let left = async {
+                left.await;
+                Ok(())
+            };
+            let _ = within(PATIENCE, left).await;
         }
     }
 

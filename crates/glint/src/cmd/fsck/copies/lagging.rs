@@ -116,7 +116,7 @@ impl Copies<'_> {
                 None => check
                     .find(format!("{what}; --repair copies it from {how}"), Outcome::Repairable),
                 Some(Ok(())) => {
-                    check.find(format!("{what}; it is copied from {how}"), Outcome::Repaired)
+                    check.find(format!("{what}; it is copied from {how}"), Outcome::Repaired);
                 }
                 Some(Err(error)) => {
                     check.find(format!("{what}; copying it from {how}: {error}"), Outcome::Left);
