@@ -12,8 +12,9 @@
 //!   later change that its newer extents cover is not written to the log.
 //! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed, and
 //!   [`TouchedLog::advance`] everything that was.
-//! - The log of pending changes has no more than [`PENDING_ENTRIES_MAX`] entries. With one more, the
-//!   key that has most lacks everything: all objects of its chain, one after the other.
+//! - The log of pending changes has no more than [`PENDING_ENTRIES_MAX`] entries. With one more, a chain
+//!   forgets which objects were begun while members lagged behind, if one knows of any. Else the key
+//!   that has most lacks everything: all objects of its chain, one after the other.
 //!
 //! (The first is called an activity log elsewhere, the second an index of pending heals: GlusterFS
 //! keeps it as links in a directory, one for each file.)
@@ -30,7 +31,7 @@ use futures_util::lock::{self, OwnedMutexGuard};
 use glint_net::host;
 use glint_ost::{DiskWatch, First, GoOn};
 use glint_proto::chain::{ChainId, Touched};
-use glint_proto::limits::PENDING_ENTRIES_MAX;
+use glint_proto::limits::{OST_COUNT_MAX, PENDING_ENTRIES_MAX};
 use glint_proto::{Errno, FsResult, ObjectId};
 use glint_telemetry::{Counter, Layer, Span};
 use log_file::{LogFile, LogState, failed};
@@ -70,6 +71,7 @@ pub(super) fn unsearched(index: u16) -> Key {
 /// Stand for a member, in the keys of [`written_alone`] and [`cut_alone`]: no OST has these numbers.
 const WRITTEN_ALONE: u16 = 1 << 15;
 const CUT_ALONE: u16 = WRITTEN_ALONE + 1;
+const _: () = assert!(OST_COUNT_MAX <= WRITTEN_ALONE);
 
 /// Key of what was written to objects of a chain that were [begun](super::heal) while members lag behind:
 /// beside it extents may have what is a hole here.
@@ -320,6 +322,12 @@ impl TouchedLog {
     pub(super) fn parts_of(&self, key: Key, object: ObjectId) -> Vec<Touched> {
         let extents = self.state().sets.extents_of(key, object);
         extents.into_iter().map(|(start, end)| Touched { object, start, end }).collect()
+    }
+
+    /// Whether an object of a chain was begun while members lagged behind; `None` if there were more of
+    /// them than are remembered.
+    pub(super) fn is_begun(&self, target: u16, object: ObjectId) -> Option<bool> {
+        self.state().sets.is_begun(target, object)
     }
 
     /// Parts of objects of a key, and the tag of the last change without a number so far.

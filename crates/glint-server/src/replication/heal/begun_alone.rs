@@ -14,6 +14,8 @@
 //! - What is taken is on stable storage at all that serve before the index forgets that the member lacks
 //!   something of the object. Until then it is taken again, which changes nothing.
 //! - It is taken in the turn of its range: no change of a client comes between.
+//! - Where more objects were begun than are remembered, nothing is taken of any of the chain: what was
+//!   cut from others is not noted, and would come back.
 //! - Where extents had to be joined or have grown, bytes beside a change that are in one block of the
 //!   disk with it may stay zeros. The object is named in the log in any case.
 
@@ -45,8 +47,7 @@ fn cuts(request: &OstRequest) -> bool {
 impl Replication {
     /// Whether an object was begun here while members lagged behind.
     pub(super) fn is_begun(&self, target: u16, object: ObjectId) -> bool {
-        let keys = [written_alone(target), cut_alone(target)];
-        keys.into_iter().any(|key| !self.pending.parts_of(key, object).is_empty())
+        self.pending.is_begun(target, object) == Some(true)
     }
 
     /// Notes a change if its object was begun here, or is by it. Returns whether it was.
@@ -59,7 +60,8 @@ impl Replication {
         let mut parts = parts.filter(|part| part.start < part.end).peekable();
         let Some(object) = parts.peek().map(|part| part.object) else { return false };
         let target = row.id.target();
-        let is_noted = is_one_behind(row) && (begins || self.is_begun(target, object));
+        let is_begun = || self.pending.is_begun(target, object);
+        let is_noted = is_one_behind(row) && is_begun().is_some_and(|is_begun| begins || is_begun);
         if !is_noted {
             return false;
         }

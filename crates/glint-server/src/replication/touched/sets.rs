@@ -10,7 +10,7 @@
 //!   none.
 
 use super::extents::{ExtentSet, Slack};
-use super::{CUT_ALONE, Key, Tag, UNNUMBERED, WRITTEN_ALONE};
+use super::{CUT_ALONE, Key, Tag, UNNUMBERED, WRITTEN_ALONE, cut_alone, written_alone};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
 use std::collections::{BTreeMap, HashSet};
@@ -212,7 +212,11 @@ impl TouchedSets {
         if self.sets.values().map(|set| set.entries).sum::<usize>() <= max {
             return None;
         }
-        let (key, _) = self.sets.iter().max_by_key(|(_, set)| set.entries)?;
+        // What only an object needs that was lost goes first: without it, no member is copied whole.
+        let (key, _) = self.sets.iter().max_by_key(|((_, member), set)| {
+            let is_alone = *member >= WRITTEN_ALONE && set.entries > 0;
+            (is_alone, set.entries)
+        })?;
         let key = *key;
         self.insert(key, Touched::EVERYTHING, UNNUMBERED);
         Some(key)
@@ -252,6 +256,16 @@ impl TouchedSets {
         }
         let parts = set.objects.get(&object).into_iter().flat_map(|one| one.parts(object));
         parts.map(|part| (part.start, part.end)).collect()
+    }
+
+    /// Whether an object of a chain was begun while members lagged behind; `None` if there were more
+    /// of them than are remembered. Nothing is taken of any then: what was cut from one that was not
+    /// begun so is not noted.
+    pub(super) fn is_begun(&self, target: u16, object: ObjectId) -> Option<bool> {
+        let keys = [written_alone(target), cut_alone(target)];
+        let alone = || keys.iter().filter_map(|key| self.sets.get(key));
+        let are_known = alone().all(|set| set.rest.is_none());
+        are_known.then(|| alone().any(|set| set.objects.contains_key(&object)))
     }
 
     pub(super) fn rest(&self, key: Key) -> Option<ObjectId> {
@@ -333,5 +347,29 @@ impl TouchedSets {
         if self.sets.get(&key).is_some_and(TouchedSet::is_empty) {
             self.sets.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Ino;
+
+    #[test]
+    fn no_object_is_called_begun_where_more_were_than_are_remembered() {
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        let part = |ino| Touched { object: object(ino), start: 0, end: 9 };
+        let mut sets = TouchedSets::bounded(Some(6));
+        for ino in 0..3 {
+            sets.insert((1, 2), part(ino), UNNUMBERED);
+            sets.insert(written_alone(1), part(ino), UNNUMBERED);
+        }
+        assert_eq!(sets.bound(), None);
+        assert_eq!([2, 3].map(|ino| sets.is_begun(1, object(ino))), [Some(true), Some(false)]);
+        sets.insert((1, 2), part(3), UNNUMBERED);
+        assert_eq!(sets.bound(), Some(written_alone(1)));
+        assert_eq!([2, 3].map(|ino| sets.is_begun(1, object(ino))), [None, None]);
+        assert_eq!((sets.bound(), sets.list((1, 2)).len()), (None, 4));
+        assert_eq!(sets.is_begun(2, object(3)), Some(false), "another chain");
     }
 }

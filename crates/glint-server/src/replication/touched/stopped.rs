@@ -5,7 +5,7 @@
 
 use super::record::{RECORD_BYTES, decode, encode};
 use super::sets::TouchedSets;
-use super::{UNSEALED, UNSEARCHED, cut_alone, unsearched, written_alone};
+use super::{UNSEALED, UNSEARCHED, unsearched};
 use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::ObjectId;
 use glint_proto::chain::Touched;
@@ -40,8 +40,7 @@ impl StoppedLogs {
     /// Whether an object of a chain was begun while members lagged behind, of which one may have more
     /// of it than those that serve.
     pub fn is_begun(&self, target: u16, object: ObjectId) -> bool {
-        let keys = [written_alone(target), cut_alone(target)];
-        keys.into_iter().any(|key| !self.pending.extents_of(key, object).is_empty())
+        self.pending.is_begun(target, object) == Some(true)
     }
 
     /// Extents of an object of a chain that were changed not long ago, so that copies may differ
@@ -103,7 +102,7 @@ fn searches(log: &[u8]) -> BTreeSet<u16> {
 mod tests {
     use super::*;
     use crate::process::data_dir::{DataDir, Role};
-    use crate::replication::touched::{TouchedLog, UNNUMBERED};
+    use crate::replication::touched::{TouchedLog, UNNUMBERED, written_alone};
     use futures_lite::future::block_on;
     use glint_proto::Ino;
     use std::sync::Arc;
