@@ -349,7 +349,7 @@ impl Replication {
             }
         }
         for member in row.readable() {
-            self.forget_lacks(row, member);
+            self.forget_lacks(here, row, member);
             let before = before.as_ref().and_then(|before| before.state_of(member));
             let was_synced = before.is_some_and(|before| {
                 !matches!(before, MemberState::Serving | MemberState::LastServing)

@@ -378,6 +378,16 @@ impl TouchedLog {
         self.state().sets.forget(key, is_over);
     }
 
+    /// Forgets a key for good: no later process finds it in the log, which is written anew before
+    /// anything else comes to that.
+    pub(super) fn forget_key(&self, key: Key) {
+        let mut state = self.state();
+        if !state.sets.is_empty(key) {
+            state.sets.forget(key, |_| true);
+            state.due_anew += 1;
+        }
+    }
+
     /// Forgets objects in all keys: there are no such objects any more.
     pub(super) fn forget_objects(&self, objects: impl Iterator<Item = ObjectId>) {
         self.state().sets.forget_objects(objects);

@@ -11,6 +11,8 @@
 //! Invariants:
 //! - A change of such an object is noted on stable storage before it is acknowledged: as written, where
 //!   extents may have what is a hole here, or as cut. What was cut, freed or removed does not come back.
+//! - Nothing is noted of an object by a member that does not serve, and nothing outlasts that it does
+//!   not, or that no member lags behind: cuts that it has not heard of would come back.
 //! - What is taken is on stable storage at all that serve before the index forgets that the member lacks
 //!   something of the object. Until then it is taken again, which changes nothing.
 //! - It is taken in the turn of its range: no change of a client comes between.
@@ -91,13 +93,21 @@ impl Replication {
         self.pending.note(cut_alone(target), begun.into_iter(), UNNUMBERED);
     }
 
-    /// A member serves: forgets what it lacked, and what it may have had if no other lags behind.
-    pub(in crate::replication) fn forget_lacks(&self, row: &Chain, member: u16) {
+    /// A member serves: forgets what it lacked. Also forgets what others may have alone, if none lags
+    /// behind, or those here do: the head tells them before they serve.
+    pub(in crate::replication) fn forget_lacks<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        row: &Chain,
+        member: u16,
+    ) {
         let target = row.id.target();
         self.pending.forget((target, member), |_| true);
-        if !is_one_behind(row) {
-            self.pending.forget(written_alone(target), |_| true);
-            self.pending.forget(cut_alone(target), |_| true);
+        let has_all = |state| matches!(state, MemberState::Serving | MemberState::LastServing);
+        let mut own = row.members.iter().filter(|one| here.index(one.ost).is_some());
+        if !is_one_behind(row) || !own.any(|one| has_all(one.state)) {
+            self.pending.forget_key(written_alone(target));
+            self.pending.forget_key(cut_alone(target));
         }
     }
 
@@ -385,6 +395,27 @@ mod tests {
         block_on(world.server(1).recent.touch(key, alone, UNNUMBERED)).unwrap();
         write(&world, 4, b"new");
         must_be(&world, b"ggggnewggg");
+    }
+
+    #[test]
+    fn a_member_that_does_not_serve_knows_of_no_object_that_it_was_begun() {
+        let world = lost_by(2);
+        write(&world, 4, b"new");
+        let target = world.version().target;
+        let are_begun = || [0, 1].map(|ost| world.server(ost).is_begun(target, OBJECT));
+        assert_eq!(are_begun(), [true, true]);
+        world.next_row(|row| row.members[1].state = Offline);
+        assert_eq!(are_begun(), [true, false], "it will not hear of cuts");
+
+        // Heal has not come to the object yet.
+        let world = World::new(&[Serving, Syncing, Offline]);
+        world.files.lock().insert(OBJECT);
+        [0, 2].iter().for_each(|ost| world.write(*ost, OBJECT, 0, &OLD));
+        world.next_row(|_| {});
+        block_on(world.server(0).take_over(world.here(0)));
+        write(&world, 400, b"end");
+        assert_eq!(world.read(1, OBJECT, 400, 9), b"end");
+        assert!(!world.server(1).is_begun(world.version().target, OBJECT));
     }
 
     #[test]

@@ -83,9 +83,11 @@ impl Replication {
         if forward.sequence == 0 && request.is_write() && answer.reply.is_ok() {
             answer.reply = Ok(OstReply::Given { beside_users: served.is_any_until(self.served()) });
         }
+        // Who is synced may not have been given the object yet, which others have.
+        let serves = entered.row.readable().any(|member| member == to.ost);
+        let may_begin = serves && entered.row.missing().next().is_some();
+        let change = (&request, may_begin && was_empty.load(Ordering::Acquire));
         // A part of a change that fails may be made.
-        let lags = entered.row.missing().next().is_some();
-        let change = (&request, lags && was_empty.load(Ordering::Acquire));
         self.note_pending(&entered.row, change, parts(&request, data, touched)).await?;
         self.lost.forwarded.end(numbered);
         Ok(told(answer, &was_empty, forward))

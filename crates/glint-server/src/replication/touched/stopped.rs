@@ -102,7 +102,7 @@ fn searches(log: &[u8]) -> BTreeSet<u16> {
 mod tests {
     use super::*;
     use crate::process::data_dir::{DataDir, Role};
-    use crate::replication::touched::{TouchedLog, UNNUMBERED, written_alone};
+    use crate::replication::touched::{TouchedLog, UNNUMBERED, cut_alone, written_alone};
     use futures_lite::future::block_on;
     use glint_proto::Ino;
     use std::sync::Arc;
@@ -141,5 +141,24 @@ mod tests {
         assert_eq!(logs.recent(1, object(7)), []);
         let next = TouchedLog::load(data, ServerLog::Pending).unwrap();
         assert_eq!(next.list((1, 2)), [part, Touched::whole(object(9))]);
+    }
+
+    /// While there are other records, which keep the log from being written anew by itself.
+    #[test]
+    fn what_was_begun_while_members_lagged_behind_is_over_for_later_runs_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+        let object = ObjectId { ino: Ino(7), stripe: 0 };
+        let part = |start| Touched { object, start, end: start + 1 };
+        block_on(log.touch((2, 3), part(0), UNNUMBERED)).unwrap();
+        block_on(log.touch(written_alone(1), part(0), UNNUMBERED)).unwrap();
+        log.forget_key(written_alone(1));
+        log.forget_key(cut_alone(1));
+        block_on(log.touch((1, 2), part(5), UNNUMBERED)).unwrap();
+        let next = TouchedLog::load(data, ServerLog::Pending).unwrap();
+        assert_eq!(next.is_begun(1, object), Some(false));
+        assert_eq!(next.list((2, 3)), [part(0)]);
+        assert_eq!(next.list((1, 2)), [part(5)]);
     }
 }
