@@ -37,7 +37,7 @@ pub(super) const PIECE: u64 = 1 << 20;
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// Begins a piece at the pace of heal, or at once.
-async fn begin(pace: Option<&HealPace>) -> Option<HealPiece<'_>> {
+pub(super) async fn begin(pace: Option<&HealPace>) -> Option<HealPiece<'_>> {
     match pace {
         Some(pace) => Some(pace.begin().await),
         None => None,
@@ -55,7 +55,8 @@ pub(super) fn of_member(ost: u16, errno: Errno) -> CopyError {
 impl Replication {
     /// Makes these parts of an object in `member`, or all of it if the member has nothing else of
     /// it, its size and its time as they are in `head`, which is here, at the `pace` of heal, or at
-    /// once. Returns how many bytes were given.
+    /// once. What others have lost, and the member has alone, they take from it first. Returns how many
+    /// bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -80,6 +81,10 @@ impl Replication {
         pace: Option<&HealPace>,
     ) -> Result<u64, CopyError> {
         let to = (member, row);
+        if row.readable().all(|other| other != member) && self.is_begun(row.id.target(), object) {
+            // Apart from the state of each copy.
+            Box::pin(self.unite(here, (head, row), member, object, pace)).await?;
+        }
         let piece = begin(pace).await;
         let Some((attr, was_there)) = self.same_size(here, (head, to), object).await? else {
             return Ok(0);

@@ -91,7 +91,11 @@ impl Replication {
         let mut all = self.recent.list((chain.target, 0));
         let own: BTreeSet<ObjectId> = all.iter().map(|part| part.object).collect();
         for member in &elsewhere {
+            let is_synced = row.readable().all(|other| other != *member);
             let asked = self.ask_recent(here, row, *member, |touched| {
+                if is_synced {
+                    self.is_not_taken(chain.target, &touched);
+                }
                 all.extend(touched);
                 Ok(())
             });

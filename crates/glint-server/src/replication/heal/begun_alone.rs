@@ -4,7 +4,7 @@
 //! Nobody can be asked then, and a lost object cannot be told from one that was never written. So it
 //! becomes a new one, of zeros and the change. Which bytes were changed since is noted in the index,
 //! until no member lags behind. A member that comes back has the truth about all others: what it lacks
-//! of before is noted with them, and what it alone may have. So before heal gives it anything, those
+//! of before is noted with them, and what it alone may have. So before it is given anything, those
 //! that serve take from it what nobody has changed since the object was begun, where they have zeros.
 //! Of one that nobody had lost that is nothing, or what they have.
 //!
@@ -15,13 +15,15 @@
 //!   not, or that no member lags behind: cuts that it has not heard of would come back.
 //! - What is taken is on stable storage at all that serve before the index forgets that the member lacks
 //!   something of the object. Until then it is taken again, which changes nothing.
-//! - It is taken in the turn of its range: no change of a client comes between.
+//! - It is taken in the turn of its range: no change of a client comes between. The head has it last,
+//!   so what the head has is taken no more.
 //! - Where more objects were begun than are remembered, nothing is taken of any of the chain: what was
 //!   cut from others is not noted, and would come back.
 //! - Where extents had to be joined or have grown, bytes beside a change that are in one block of the
 //!   disk with it may stay zeros. The object is named in the log in any case.
 
-use crate::replication::copy::{CopyError, PIECE, of_member};
+use super::HealPace;
+use crate::replication::copy::{CopyError, PIECE, begin, of_member};
 use crate::replication::takeover::doubts::Wanted;
 use crate::replication::touched::{UNNUMBERED, cut_alone, written_alone};
 use crate::replication::{Here, Replication};
@@ -48,7 +50,7 @@ fn cuts(request: &OstRequest) -> bool {
 
 impl Replication {
     /// Whether an object was begun here while members lagged behind.
-    pub(super) fn is_begun(&self, target: u16, object: ObjectId) -> bool {
+    pub(in crate::replication) fn is_begun(&self, target: u16, object: ObjectId) -> bool {
         self.pending.is_begun(target, object) == Some(true)
     }
 
@@ -86,7 +88,7 @@ impl Replication {
 
     /// A member that comes back has changed this just before it was lost, and maybe nobody else has:
     /// it is not taken from there.
-    pub(super) fn is_not_taken(&self, target: u16, recent: &[Touched]) {
+    pub(in crate::replication) fn is_not_taken(&self, target: u16, recent: &[Touched]) {
         let begun = recent.iter().copied().filter(|part| self.is_begun(target, part.object));
         // Looked up before the index is held to note it.
         let begun: Vec<Touched> = begun.collect();
@@ -112,29 +114,35 @@ impl Replication {
     }
 
     /// Has all that serve take from a member that is synced what it has of an object and they have
-    /// lost, before the object was begun anew without it.
-    pub(super) async fn unite<D: Disk>(
+    /// lost, before the object was begun anew without it: at the `pace` of heal, or at once.
+    pub(in crate::replication) async fn unite<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
         object: ObjectId,
+        pace: Option<&HealPace>,
     ) -> Result<(), CopyError> {
-        if !self.is_there(here, (head, row), object).await? {
+        let size = self.size_at(here, (member, row), object).await?;
+        // Most were made while it was away.
+        if size == 0 || !self.is_there(here, (head, row), object).await? {
             return Ok(());
         }
-        let size = self.size_at(here, (member, row), object).await?;
         let (mut at, mut taken) = (0, 0);
-        while at < size {
-            let stop = size.min((at / PIECE + 1) * PIECE);
-            let _turn = self.turn(object, at, stop).await;
-            taken += self.take_piece(here, (head, row), member, object, (at, stop)).await?;
+        while let Some(from) = self.next_to_take(here, (member, row), object, (at, size)).await? {
+            let stop = size.min((from / PIECE + 1) * PIECE);
+            // Before its turn, for which users wait.
+            let _piece = begin(pace).await;
+            let _turn = self.turn(object, from, stop).await;
+            taken += self.take_piece(here, (head, row), member, object, (from, stop)).await?;
             at = stop;
         }
         taken += self.take_size(here, (head, row), member, object).await?;
         if taken == 0 {
             return Ok(());
         }
+        let noted = self.pending.sync().await;
+        noted.map_err(|errno| CopyError::Unknown { object, errno })?;
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         for other in row.written().filter(|other| *other != member) {
             let committed = self.commit_at(here, chain, other).await;
@@ -148,6 +156,60 @@ impl Replication {
             "an object was lost, and changed while no member was there that has it; it is put \
              together from both copies"
         );
+        Ok(())
+    }
+
+    /// Where a member has more data within a range of an object, which was not cut since that was begun.
+    /// Holes and what was cut may be as long as any.
+    async fn next_to_take<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (member, row): (u16, &Chain),
+        object: ObjectId,
+        (mut at, end): (u64, u64),
+    ) -> Result<Option<u64>, CopyError> {
+        let cut = self.pending.parts_of(cut_alone(row.id.target()), object);
+        while at < end {
+            if let Some(part) = cut.iter().find(|part| part.start <= at && at < part.end) {
+                at = part.end;
+                continue;
+            }
+            let seek = OstRequest::Seek { object, offset: at, hole: false };
+            let data = match self.ask_for(here, (member, row), seek, Bulk::None).await {
+                Ok(OstReply::Offset(data)) => data.unwrap_or(end),
+                Ok(_) => return Err(CopyError::Member { ost: member, errno: Errno::EPROTO }),
+                // Who reads it says what is damaged.
+                Err(Errno::EIO) => at,
+                Err(errno) => return Err(of_member(member, errno)),
+            };
+            if data <= at {
+                return Ok(Some(at));
+            }
+            at = data;
+        }
+        Ok(None)
+    }
+
+    /// Has all that are written make a change of an object, but for this member. The head comes last:
+    /// what it has then, all others have.
+    async fn give_others<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        (member, object): (u16, ObjectId),
+        request: OstRequest,
+        data: Option<&Arc<Vec<u8>>>,
+    ) -> Result<(), CopyError> {
+        let others = row.written().filter(|other| *other != member && *other != head);
+        for other in others.chain([head]) {
+            let given = self.give_to(here, (other, row), request, data).await;
+            given.map_err(|error| match error {
+                CopyError::Member { ost, errno } if ost == head => {
+                    CopyError::Own { ost, object, errno }
+                }
+                error => error,
+            })?;
+        }
         Ok(())
     }
 
@@ -192,9 +254,12 @@ impl Replication {
             let both = both.map(|(own, its)| if *own == 0 { *its } else { *own });
             let part: Arc<Vec<u8>> = Arc::new(both.collect());
             let write = OstRequest::Write { object, offset: from, mtime: None, kept: false };
-            for other in row.written().filter(|other| *other != member) {
-                self.give_to(here, (other, row), write, Some(&part)).await?;
+            for absent in row.missing() {
+                let lacks = std::iter::once(Touched { object, start: from, end: to });
+                self.pending.note((row.id.target(), absent), lacks, UNNUMBERED);
             }
+            let of = (member, object);
+            self.give_others(here, (head, row), of, write, Some(&part)).await?;
             taken += to - from;
         }
         Ok(taken)
@@ -211,16 +276,19 @@ impl Replication {
     ) -> Result<u64, CopyError> {
         let _turn = self.turn(object, 0, u64::MAX).await;
         let size = self.size_at(here, (member, row), object).await?;
-        let own = self.size_at(here, (head, row), object).await?;
+        let stat = OstRequest::Stat { object };
+        let OstReply::Stat(own) = self.own_of(here, (head, row), object, stat, Bulk::None).await?
+        else {
+            return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
+        };
+        let own = own.map_or(0, |attr| attr.size);
         let cut = self.pending.parts_of(cut_alone(row.id.target()), object);
         let is_cut = |last: u64| cut.iter().any(|part| (part.start..part.end).contains(&last));
         if size <= own || is_cut(size - 1) {
             return Ok(0);
         }
         let truncate = OstRequest::Truncate { object, size };
-        for other in row.written().filter(|other| *other != member) {
-            self.give_to(here, (other, row), truncate, None).await?;
-        }
+        self.give_others(here, (head, row), (member, object), truncate, None).await?;
         Ok(size - own)
     }
 
@@ -283,148 +351,4 @@ impl Replication {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::replication::tests::World;
-    use MemberState::{Offline, Serving, Syncing};
-    use futures_lite::future::block_on;
-    use glint_proto::chain::Destination;
-    use glint_proto::{ClientId, Ino};
-
-    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
-    const OLD: [u8; 300] = [b'g'; 300];
-
-    /// Some members serve and have nothing of an object of a file, and the last one lags behind, which
-    /// has it.
-    fn lost_by(serve: usize) -> Arc<World> {
-        let world = World::new(&vec![Serving; serve + 1]);
-        world.files.lock().insert(OBJECT);
-        world.write(serve as u16, OBJECT, 0, &OLD);
-        is_away(&world);
-        world
-    }
-
-    fn is_away(world: &World) {
-        world.next_row(|row| row.members.last_mut().unwrap().state = Offline);
-        block_on(world.server(0).take_over(world.here(0)));
-    }
-
-    fn change(world: &World, request: OstRequest, data: &[u8]) {
-        let to = Destination { ost: 0, chain: Some(world.version()) };
-        let bulk = if data.is_empty() { Bulk::None } else { Bulk::Out(data) };
-        let (here, client) = (world.here(0), ClientId::IN_PROCESS);
-        block_on(world.server(0).execute(here, client, to, request, bulk)).reply.unwrap();
-    }
-
-    fn write(world: &World, offset: u64, data: &[u8]) {
-        let write = OstRequest::Write { object: OBJECT, offset, mtime: None, kept: false };
-        change(world, write, data);
-    }
-
-    /// The last member comes back. All have this then.
-    fn must_be(world: &World, wanted: &[u8]) {
-        world.next_row(|row| row.members.last_mut().unwrap().state = Syncing);
-        (0..10).for_each(|_| _ = block_on(world.server(0).heal(world.here(0))));
-        world.next_row(|_| {});
-        let (row, target) = (world.row(), world.version().target);
-        assert_eq!(row.readable().count(), row.members.len(), "{row:?}");
-        for ost in 0..row.members.len() as u16 {
-            let has = world.read(ost, OBJECT, 0, 1000);
-            assert!(has == wanted, "OST {ost}: {}", String::from_utf8_lossy(&has));
-            assert!(!world.server(ost).is_begun(target, OBJECT), "OST {ost}");
-        }
-    }
-
-    #[test]
-    fn what_a_member_that_was_away_has_of_a_lost_object_is_not_written_over() {
-        for serve in [1, 2] {
-            let world = lost_by(serve);
-            write(&world, 100, b"zz");
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let punch = OstRequest::Fallocate { object: OBJECT, mode, offset: 200, len: 10 };
-            change(&world, punch, &[]);
-            write(&world, 110, b"y\0");
-            write(&world, 400, b"end");
-            let target = world.version().target;
-            (0..serve as u16).for_each(|ost| assert!(world.server(ost).is_begun(target, OBJECT)));
-            let mut wanted = OLD.to_vec();
-            wanted[100..102].copy_from_slice(b"zz");
-            wanted[110..112].copy_from_slice(b"y\0");
-            wanted[200..210].fill(0);
-            wanted.resize(400, 0);
-            wanted.extend_from_slice(b"end");
-            must_be(&world, &wanted);
-        }
-    }
-
-    #[test]
-    fn what_was_cut_meanwhile_does_not_come_back() {
-        let world = lost_by(1);
-        change(&world, OstRequest::Truncate { object: OBJECT, size: 100 }, &[]);
-        write(&world, 50, b"x");
-        let mut wanted = OLD[..100].to_vec();
-        wanted[50] = b'x';
-        must_be(&world, &wanted);
-
-        // Nobody has lost it.
-        let world = World::new(&[Serving; 2]);
-        world.files.lock().insert(OBJECT);
-        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, &OLD));
-        is_away(&world);
-        change(&world, OstRequest::Truncate { object: OBJECT, size: 0 }, &[]);
-        write(&world, 4, b"new");
-        must_be(&world, b"\0\0\0\0new");
-    }
-
-    #[test]
-    fn what_a_member_lacks_or_has_alone_is_not_taken_from_it() {
-        // It was cut while the member was away, and heal has not come to it yet.
-        let world = World::new(&[Serving; 2]);
-        world.files.lock().insert(OBJECT);
-        (0..2).for_each(|ost| world.write(ost, OBJECT, 0, &OLD));
-        is_away(&world);
-        change(&world, OstRequest::Truncate { object: OBJECT, size: 0 }, &[]);
-        world.next_row(|row| row.members[1].state = Syncing);
-        write(&world, 4, b"new");
-        must_be(&world, b"\0\0\0\0new");
-
-        // The member alone has made a change of which nobody has heard.
-        let world = lost_by(1);
-        let alone = Touched { object: OBJECT, start: 10, end: 300 };
-        let key = (world.version().target, 0);
-        block_on(world.server(1).recent.touch(key, alone, UNNUMBERED)).unwrap();
-        write(&world, 4, b"new");
-        must_be(&world, b"ggggnewggg");
-    }
-
-    #[test]
-    fn a_member_that_does_not_serve_knows_of_no_object_that_it_was_begun() {
-        let world = lost_by(2);
-        write(&world, 4, b"new");
-        let target = world.version().target;
-        let are_begun = || [0, 1].map(|ost| world.server(ost).is_begun(target, OBJECT));
-        assert_eq!(are_begun(), [true, true]);
-        world.next_row(|row| row.members[1].state = Offline);
-        assert_eq!(are_begun(), [true, false], "it will not hear of cuts");
-
-        // Heal has not come to the object yet.
-        let world = World::new(&[Serving, Syncing, Offline]);
-        world.files.lock().insert(OBJECT);
-        [0, 2].iter().for_each(|ost| world.write(*ost, OBJECT, 0, &OLD));
-        world.next_row(|_| {});
-        block_on(world.server(0).take_over(world.here(0)));
-        write(&world, 400, b"end");
-        assert_eq!(world.read(1, OBJECT, 400, 9), b"end");
-        assert!(!world.server(1).is_begun(world.version().target, OBJECT));
-    }
-
-    #[test]
-    fn nothing_is_noted_of_an_object_that_no_member_can_have() {
-        let whole = World::new(&[Serving; 2]);
-        block_on(whole.server(0).take_over(whole.here(0)));
-        write(&whole, 0, b"new");
-        whole.next_row(|row| row.members[1].state = Offline);
-        write(&whole, 3, b"!");
-        assert!(!whole.server(0).is_begun(whole.version().target, OBJECT));
-    }
-}
+mod tests;

@@ -147,8 +147,8 @@ impl Replication {
         let begun = clock::now();
         let Batch { objects: batch, upto, page } = self.next_batch(key, row.version).await?;
         let copies = batch.chunk_by(|one, next| one.object == next.object).map(async |parts| {
-            let object = parts[0].object;
-            (object, self.heal_object(here, (head, row), member, (object, parts)).await)
+            let (object, pace) = (parts[0].object, Some(&self.healing.pace));
+            (object, self.copy(here, (head, row), member, (object, parts), pace).await)
         });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
         let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Vec::new());
@@ -167,8 +167,9 @@ impl Replication {
                     }
                     unreadable.push((object, errno));
                 }
-                Err(CopyError::Member { errno, .. }) => {
-                    self.take_out(here, chain, member, errno).await?;
+                // It may be another one that has lost the object.
+                Err(CopyError::Member { ost, errno }) => {
+                    self.take_out(here, chain, ost, errno).await?;
                     return Err(Errno::EREMCHG);
                 }
             }
@@ -218,22 +219,6 @@ impl Replication {
         self.adopt(here, &now);
         tracing::info!(chain = %row.id, ost = member, "a member has everything again");
         Ok(false)
-    }
-
-    /// Gives a member parts of an object, once others have from it what they have lost.
-    async fn heal_object<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        (head, row): (u16, &Chain),
-        member: u16,
-        (object, parts): (ObjectId, &[Touched]),
-    ) -> Result<u64, CopyError> {
-        if self.is_begun(row.id.target(), object) {
-            // Apart from the state of each copy.
-            Box::pin(self.unite(here, (head, row), member, object)).await?;
-        }
-        let pace = Some(&self.healing.pace);
-        self.copy(here, (head, row), member, (object, parts), pace).await
     }
 
     /// What a member is given next.
