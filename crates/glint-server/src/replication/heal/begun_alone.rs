@@ -64,8 +64,8 @@ impl Replication {
         let mut parts = parts.filter(|part| part.start < part.end).peekable();
         let Some(object) = parts.peek().map(|part| part.object) else { return false };
         let target = row.id.target();
-        let is_begun = || self.pending.is_begun(target, object);
-        let is_noted = is_one_behind(row) && is_begun().is_some_and(|is_begun| begins || is_begun);
+        let is_noted = is_one_behind(row)
+            && self.pending.is_begun(target, object).is_some_and(|is_begun| begins || is_begun);
         if !is_noted {
             return false;
         }
