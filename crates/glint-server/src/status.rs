@@ -6,7 +6,7 @@ use crate::repairs::{RepairCount, Repairs};
 use crate::replication::{HealRate, Here, PendingCount, Replication};
 use crate::warm_start::{WarmProgress, WarmStart, WarmState};
 use glint_kv::{CacheUse, Kv};
-use glint_mds::SessionInfo;
+use glint_mds::{Seen, SessionInfo};
 use glint_ost::disk::Disk;
 use glint_ost::{Damage, OstSet, PassedBytes, ScrubReport};
 use glint_proto::chain::{Chain, Member, MemberState};
@@ -93,6 +93,17 @@ fn space_row(space: &SpaceInfo) -> Value {
         "free_bytes": space.free,
         "available_bytes": space.available,
     })
+}
+
+/// Space of an OST of another server, and what its server has said of it if that is not all well.
+fn other_row(space: &SpaceInfo, seen: Option<Seen>) -> Value {
+    let mut row = space_row(space);
+    match seen {
+        Some(Seen::Searched) => row["searching"] = json!(true),
+        Some(Seen::Failed) => row["failed"] = json!(true),
+        _ => {}
+    }
+    row
 }
 
 /// How far the scrubbing of an OST is, and what it found.
@@ -186,6 +197,7 @@ pub(crate) fn heal(replication: &Replication) -> Value {
     let policy = replication.policy();
     json!({
         "paused": policy.heal_paused,
+        "gives_way": replication.heal_gives_way(),
         "min_replicas": policy.min_replicas,
         "min_replicas_fails": policy.min_replicas_fails,
         "rates": replication.heal_rates().iter().map(rate).collect::<Vec<_>>(),
@@ -195,11 +207,14 @@ pub(crate) fn heal(replication: &Replication) -> Value {
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
 pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let osses = server.other_servers();
+    let not_ready = |ost| osses.not_ready(ost);
     let heard = std::iter::zip(osses.silence(), osses.domain_names());
     let heard = std::iter::zip(heard, osses.given_up());
     let osses: Vec<Value> = std::iter::zip(osses.infos(), heard)
         .map(|(oss, ((silence, domain), given_up))| {
-            let each: Vec<Value> = oss.space.iter().map(space_row).collect();
+            let each = (oss.first_ost..).zip(&oss.space);
+            let each: Vec<Value> =
+                each.map(|(ost, space)| other_row(space, not_ready(ost))).collect();
             let space = SpaceInfo::sum(oss.space);
             json!({
                 "address": oss.address,
@@ -251,6 +266,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         "failure_domain": server.failure_domain(),
         "osses": osses,
         "drained": server.mds().drained(),
+        "rebalancing": server.is_balancing(),
         "chains": chains(server),
         "pending": pending(server.replication(), server.here()),
         "heal": heal(server.replication()),

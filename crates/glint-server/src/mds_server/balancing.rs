@@ -32,12 +32,21 @@ impl Turn {
         Ok(())
     }
 
+    fn is_taken(&self, now: Instant) -> bool {
+        self.0.is_some_and(|(_, heard)| now.saturating_duration_since(heard) < SILENT)
+    }
+
     fn end(&mut self, token: u64) {
         self.0.take_if(|(of, _)| *of == token);
     }
 }
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// Whether a command moves files from fuller to emptier OSTs.
+    pub(crate) fn is_balancing(&self) -> bool {
+        self.turn.lock().is_taken(clock::now())
+    }
+
     pub(super) async fn take_turn(
         &self,
         BalanceTurn { token, step }: BalanceTurn,
@@ -71,7 +80,9 @@ mod tests {
     fn one_command_has_the_turn_until_it_ends_or_is_silent() {
         let (mut turn, start) = (Turn::default(), Instant::now());
         let second = Duration::from_secs(1);
+        assert!(!turn.is_taken(start));
         assert_eq!(turn.take(1, start), Ok(()));
+        assert!(turn.is_taken(start + second) && !turn.is_taken(start + SILENT));
         assert_eq!(turn.take(2, start + second), Err(second));
         assert_eq!(turn.take(1, start + 2 * second), Ok(()));
         turn.end(2);

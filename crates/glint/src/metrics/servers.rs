@@ -1,5 +1,6 @@
 //! What `glint status` says of a server, as gauges of Prometheus.
 
+use glint_proto::limits::full_below;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -58,10 +59,15 @@ fn help(name: &str) -> &'static str {
         }
         "ost_warm_start_objects" => "Objects of them that were loaded.",
         "ost_warm_start_bytes" => "Bytes of their data that were read ahead.",
+        "ost_full" => "1 if new files avoid the OST as it is nearly full.",
+        "ost_searching" => "1 while the OST is searched after a loss of power.",
+        "ost_failed" => "1 if the OST has failed, for as long as its server runs.",
+        "rebalancing" => "1 while a command moves files from fuller to emptier OSTs.",
         "ost_drained" => "1 if new files avoid the OST.",
         "ost_given_up" => "1 if an administrator has given the OST up.",
         "ost_damaged_objects" => "Objects that the last scrub of the OST found damaged.",
         "ost_repaired_objects" => "Of the damaged objects, those of which a repair was begun.",
+        "ost_scrub_done" => "Part of the OST that the scrub under way has compared, up to 1.",
         "ost_scrub_running" => "1 while the data of the OST is compared with its checksums.",
         "ost_lost_files" => "Files without copies that lost data when the OST was replaced.",
         "oss_silent_seconds" => {
@@ -76,6 +82,7 @@ fn help(name: &str) -> &'static str {
         }
         "heal_pending_bytes" => "Bytes of these changes, without those of a size not known.",
         "heal_pending_everything" => "1 if the OST lacks a whole chain, or what is not counted.",
+        "heal_gives_way" => "1 while this server heals slowly because users are served beside it.",
         "heal_paused" => "1 while heal rests.",
         "heal_objects_per_second" => "Objects that this server heals on an OST.",
         "heal_bytes_per_second" => "Bytes that this server copies to an OST to heal it.",
@@ -94,6 +101,12 @@ fn rows(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn contains(list: &Value, ost: u64) -> Value {
     rows(list).any(|one| one.as_u64() == Some(ost)).into()
+}
+
+/// Whether new files avoid an OST for its space; nothing if that is not known.
+fn is_full(space: &Value) -> Value {
+    let (total, available) = (space["total_bytes"].as_u64(), space["available_bytes"].as_u64());
+    total.zip(available).map(|(total, available)| available < full_below(total)).into()
 }
 
 /// Whether a warm start is under way; nothing where there is none.
@@ -121,6 +134,7 @@ pub(super) fn text(status: &Value) -> String {
     let count = |list: &Value| Value::from(list.as_array().map(Vec::len));
     gauges.add("clients", "", &count(&status["clients"]));
     gauges.add("awaited_clients", "", &count(&status["awaited"]));
+    gauges.add("rebalancing", "", &status["rebalancing"]);
     osts(status, &mut gauges);
     chains(status, &mut gauges);
     heal(status, &mut gauges);
@@ -133,6 +147,9 @@ fn osts(status: &Value, gauges: &mut Gauges) {
         gauges.add("ost_total_bytes", labels, &space["total_bytes"]);
         gauges.add("ost_free_bytes", labels, &space["free_bytes"]);
         gauges.add("ost_available_bytes", labels, &space["available_bytes"]);
+        gauges.add("ost_full", labels, &is_full(space));
+        gauges.add("ost_searching", labels, &(space["searching"] == true).into());
+        gauges.add("ost_failed", labels, &(space["failed"] == true).into());
         if is_mds {
             gauges.add("ost_drained", labels, &contains(&status["drained"], ost));
             gauges.add("ost_given_up", labels, &contains(given_up, ost));
@@ -148,6 +165,9 @@ fn osts(status: &Value, gauges: &mut Gauges) {
             gauges.add("ost_damaged_objects", labels, &scrub["damaged"]);
             gauges.add("ost_repaired_objects", labels, &scrub["repaired"]);
             gauges.add("ost_scrub_running", labels, &scrub["running"]);
+            if scrub["running"] == true {
+                gauges.add("ost_scrub_done", labels, &scrub["done"]);
+            }
         }
     };
     for own in rows(&status["osts"]) {
@@ -209,6 +229,7 @@ fn heal(status: &Value, gauges: &mut Gauges) {
         gauges.add("heal_pending_everything", &labels, &everything.into());
     }
     gauges.add("heal_paused", "", &status["heal"]["paused"]);
+    gauges.add("heal_gives_way", "", &status["heal"]["gives_way"]);
     for rate in rows(&status["heal"]["rates"]) {
         let labels = format!("ost=\"{}\"", rate["ost"]);
         gauges.add("heal_objects_per_second", &labels, &rate["objects_per_s"]);
@@ -233,7 +254,7 @@ mod tests {
             "inodes": 7, "clients": [{}, {}], "awaited": [],
             "osts": [{
                 "index": 0, "total_bytes": 10, "free_bytes": 9, "available_bytes": 8,
-                "scrub": { "damaged": 2, "repaired": 1, "running": true },
+                "scrub": { "damaged": 2, "repaired": 1, "running": true, "done": 0.25 },
                 "passed_through": { "above_bytes": 8, "read_bytes": 77, "written_bytes": 78 },
                 "warm_start": { "state": "done", "objects": 57, "bytes": 58 },
             }],
@@ -244,12 +265,14 @@ mod tests {
             "osses": [{
                 "address": "a\"b:1", "first_ost": 1, "osts": 3, "silent_ms": 1500, "given_up": [2],
                 "space": [
-                    { "total_bytes": 11, "available_bytes": 5 }, { "total_bytes": 9 },
+                    { "total_bytes": 1100, "available_bytes": 5 },
+                    { "total_bytes": 9, "failed": true },
                 ],
             }, {
                 "address": "c:1", "first_ost": 4, "osts": 1, "silent_ms": 9, "given_up": [4], "space": [],
             }],
             "drained": [1],
+            "rebalancing": true,
             "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 3 }],
             "chains": {
                 "count": 12, "whole": 10,
@@ -264,7 +287,7 @@ mod tests {
                 { "ost": 1, "objects": 4, "bytes": 50, "everything": false, "head": false },
             ],
             "heal": {
-                "paused": false,
+                "paused": false, "gives_way": true,
                 "rates": [{ "ost": 2, "objects_per_s": 5, "bytes_per_s": 6 }],
             },
         }));
@@ -294,6 +317,13 @@ mod tests {
             "glint_heal_pending_bytes{ost=\"2\"} 90",
             "glint_heal_pending_everything{ost=\"2\"} 1",
             "glint_heal_paused 0",
+            "glint_heal_gives_way 1",
+            "glint_rebalancing 1",
+            "glint_ost_full{ost=\"0\"} 0",
+            "glint_ost_full{ost=\"1\",oss=\"a\\\"b:1\"} 1",
+            "glint_ost_failed{ost=\"1\",oss=\"a\\\"b:1\"} 0",
+            "glint_ost_failed{ost=\"2\",oss=\"a\\\"b:1\"} 1",
+            "glint_ost_scrub_done{ost=\"0\"} 0.25",
             "glint_heal_bytes_per_second{ost=\"2\"} 6",
         ] {
             assert!(lines.iter().any(|line| line == wanted), "{wanted} is not in {lines:#?}");
@@ -311,7 +341,7 @@ mod tests {
     fn each_gauge_has_a_type_once_and_help_of_its_own() {
         let status = json!({
             "osts": [{ "index": 3, "total_bytes": 1 }, { "index": 4, "total_bytes": 2 }],
-            "heal": { "paused": true, "rates": [] },
+            "heal": { "paused": true, "gives_way": false, "rates": [] },
         });
         let text = text(&status);
         assert_eq!(text.matches("# TYPE glint_ost_total_bytes gauge").count(), 1, "{text}");

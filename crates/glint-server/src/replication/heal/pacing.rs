@@ -127,6 +127,11 @@ impl Pacing {
         }
     }
 
+    /// Whether users were served beside heal so short a time ago that it may still rest for them.
+    fn gives_way(&self, now: Instant) -> bool {
+        self.users_until.is_some_and(|until| now < until + REST_MAX)
+    }
+
     /// Counts work since the last time if users were served meanwhile, here or elsewhere.
     fn work(&mut self, now: Instant, requests: RequestCount, elsewhere: bool) {
         let worked =
@@ -152,6 +157,11 @@ impl Replication {
     /// Counts requests of users here so far.
     pub(in crate::replication) fn served(&self) -> RequestCount {
         self.healing.pace.users.count()
+    }
+
+    /// Whether heal has given way to users just now.
+    pub(crate) fn heal_gives_way(&self) -> bool {
+        self.healing.pace.pacing.lock().gives_way(clock::now())
     }
 }
 
@@ -296,11 +306,14 @@ mod tests {
     #[test]
     fn heal_has_its_full_speed_again_once_users_have_gone() {
         let mut heal = Heal::new();
+        assert!(!heal.pacing.gives_way(heal.now));
         heal.run(SECOND, 3, true);
+        assert!(heal.pacing.gives_way(heal.now));
         let left = heal.now;
         heal.run(Duration::from_millis(1), 3, false);
         assert!(heal.now - left <= SECOND);
-        assert_eq!(heal.run(SECOND, 3, false), 1.0);
+        assert_eq!(heal.run(2 * SECOND, 3, false), 1.0);
+        assert!(!heal.pacing.gives_way(heal.now));
     }
 
     #[test]

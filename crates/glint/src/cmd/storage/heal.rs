@@ -83,6 +83,10 @@ fn info(args: &InfoArgs) -> CommandResult {
     if paused && !args.json {
         crate::say!("heal rests until `glint heal resume`");
     }
+    let gives_way = rows.iter().any(|row| row["gives_way"] == true);
+    if gives_way && !args.json {
+        crate::say!("heal gives way to users, who are served beside it");
+    }
     for row in &rows {
         match args.json {
             true => crate::say!("{row}"),
@@ -103,7 +107,7 @@ fn status(server: &Server) -> Result<Value, String> {
 }
 
 /// A row for each OST that lacks something, or is emptied, as the servers know it.
-fn rows(statuses: &[Value]) -> Vec<Value> {
+pub(super) fn rows(statuses: &[Value]) -> Vec<Value> {
     // All members of a chain that serve know it. The head says it best.
     let mut lacking: BTreeMap<(u64, &str), &Value> = BTreeMap::new();
     let pending = |status: &'_ Value| status["pending"].as_array().cloned().unwrap_or_default();
@@ -130,6 +134,12 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
         rates.flatten().filter(|rate| rate["ost"] == ost).map(|rate| number(rate, key)).sum()
     };
     let paused = statuses.iter().any(|status| status["heal"]["paused"] == true);
+    let gives_way = |ost: u64| {
+        statuses.iter().map(|status| &status["heal"]).any(|heal| {
+            let mut rates = heal["rates"].as_array().into_iter().flatten();
+            heal["gives_way"] == true && rates.any(|rate| rate["ost"] == ost)
+        })
+    };
     let row = |(ost, [chains, objects, bytes, open_ended, everything]): (u64, [u64; 5])| {
         let objects_per_s = rate(ost, "objects_per_s");
         // How many objects there are in all nobody has counted.
@@ -146,6 +156,7 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
             "bytes_per_s": rate(ost, "bytes_per_s"),
             "seconds_left": left,
             "paused": paused,
+            "gives_way": gives_way(ost),
         })
     };
     osts.into_iter().map(row).collect()
@@ -153,6 +164,11 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
 
 /// A row for people.
 fn shown(row: &Value) -> String {
+    format!("ost {:<4} {}", row["ost"].to_string(), lacking(row))
+}
+
+/// What the OST of a row lacks, for people.
+pub(super) fn lacking(row: &Value) -> String {
     let (objects, chains) = (number(row, "objects"), number(row, "chains"));
     let (bytes, open_ended) = (number(row, "bytes"), number(row, "open_ended"));
     let is_more = open_ended > 0 || number(row, "everything_of_chains") > 0;
@@ -177,10 +193,7 @@ fn shown(row: &Value) -> String {
             format!(", and all objects of {chains} of them: more changes than are remembered")
         }
     };
-    format!(
-        "ost {:<4} lacks {objects} objects of {chains} chains, {size}{everything}{rate}{left}",
-        row["ost"].to_string()
-    )
+    format!("lacks {objects} objects of {chains} chains, {size}{everything}{rate}{left}")
 }
 
 #[cfg(test)]
@@ -222,6 +235,11 @@ mod tests {
             "ost 2    lacks 30 objects of 2 chains, at least 30.0 MiB, and all objects of 1 of \
              them: more changes than are remembered, 5 objects and 1.0 MiB a second"
         );
+        assert_eq!(rows(&statuses)[0]["gives_way"], false);
+        statuses[0]["heal"]["gives_way"] = json!(true);
+        assert_eq!(rows(&statuses)[0]["gives_way"], false, "that server heals another OST");
+        statuses[1]["heal"]["gives_way"] = json!(true);
+        assert_eq!(rows(&statuses)[0]["gives_way"], true);
         statuses[0]["heal"]["paused"] = json!(true);
         assert_eq!(rows(&statuses)[0]["seconds_left"], Value::Null);
         assert!(rows(&[]).is_empty());

@@ -1,9 +1,12 @@
 //! `glint ost`: the OSTs of a file system, for whoever looks after them.
 
+mod under_way;
+
 use super::{drain, lost, rebalance};
 use crate::CommandResult;
 use crate::output::counted;
 use crate::target::TargetArg;
+use glint_proto::limits::full_below;
 use glint_server::data_dir::replace_ost;
 use glint_server::human_bytes;
 use serde_json::{Value, json};
@@ -120,11 +123,16 @@ fn list(args: ListArgs) -> CommandResult {
                 .into(),
         );
     }
-    for row in rows(&status) {
+    let mut rows = rows(&status);
+    under_way::add(&mut rows, &under_way::statuses(&status));
+    for row in rows {
         match args.json {
             true => crate::say!("{row}"),
             false => crate::say!("{}", shown(&row)),
         }
+    }
+    if status["rebalancing"] == true && !args.json {
+        crate::say!("`glint ost rebalance` moves files from fuller to emptier OSTs");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -158,6 +166,9 @@ pub(super) fn rows(status: &Value) -> Vec<Value> {
             "available_bytes": space["available_bytes"],
             "free_bytes": space["free_bytes"],
             "ost": ost,
+            "full": is_full(space),
+            "searching": space["searching"] == true,
+            "failed": space["failed"] == true,
             "drained": is_drained(ost),
             "given_up": given_up,
             "server": server,
@@ -187,6 +198,12 @@ pub(super) fn rows(status: &Value) -> Vec<Value> {
     own.chain(others).collect()
 }
 
+/// Whether new files avoid an OST for its space.
+fn is_full(space: &Value) -> bool {
+    let (total, available) = (space["total_bytes"].as_u64(), space["available_bytes"].as_u64());
+    total.zip(available).is_some_and(|(total, available)| available < full_below(total))
+}
+
 /// A row for people.
 fn shown(row: &Value) -> String {
     let text = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
@@ -201,7 +218,14 @@ fn shown(row: &Value) -> String {
         }
         _ => String::new(),
     };
-    let drained = if row["drained"] == true { ", DRAINED" } else { "" };
+    let flags = [
+        ("full", ", FULL"),
+        ("failed", ", FAILED"),
+        ("searching", ", searched after a loss of power"),
+        ("drained", ", DRAINED"),
+    ];
+    let flags: String =
+        flags.iter().filter(|(key, _)| row[*key] == true).map(|(_, is)| *is).collect();
     let states = row["not_serving"].as_object().into_iter().flatten();
     let in_chains = |chains: &Value| counted(chains.as_u64().unwrap_or(0), "chain");
     let states: String =
@@ -214,7 +238,10 @@ fn shown(row: &Value) -> String {
         }
     };
     let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
-    format!("ost {ost:<4} at {server}{space}, fails with {domain}{silent}{drained}{states}{lost}")
+    format!(
+        "ost {ost:<4} at {server}{space}, fails with {domain}{silent}{flags}{states}{lost}{}",
+        under_way::shown(row)
+    )
 }
 
 #[cfg(test)]
@@ -229,7 +256,7 @@ mod tests {
             "osses": [{
                 "address": "b:1", "first_ost": 1, "osts": 2, "silent_ms": 4500,
                 "failure_domain": "rack7",
-                "space": [null, { "total_bytes": 9, "available_bytes": 8 }],
+                "space": [null, { "total_bytes": 999, "available_bytes": 8, "failed": true }],
             }, {
                 "address": "c:1", "first_ost": 3, "osts": 1, "silent_ms": 9000,
                 "failure_domain": "c:1", "given_up": [3],
@@ -247,7 +274,7 @@ mod tests {
                 "ost 0    at mds, 512 B of 2.0 KiB free, fails with mds, 3 files without copies LOST DATA when it was \
                  replaced",
                 "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chain",
-                "ost 2    at b:1, 8 B of 9 B free, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
+                "ost 2    at b:1, 8 B of 999 B free, fails with rack7, NOT HEARD OF for 4 s, FULL, FAILED, offline in 2 chains",
                 "ost 3    at c:1, fails with c:1, GIVEN UP",
             ]
         );
