@@ -93,6 +93,24 @@ fn copies_are_used_by_calls_of_both_roles_when_their_server_dies() {
 }
 
 #[test]
+#[ignore = "make long: waits for each server as the row of deaths does, which is tested without it"]
+fn copies_are_written_while_servers_are_stopped_and_while_they_stand_still() {
+    let lines = measure(&["--row", "stops", "--row", "freezes", "--database", "8M"]);
+    let rows: Vec<_> = lines.iter().map(|line| line["row"].as_str().unwrap()).collect();
+    assert_eq!(rows[..5], ["freezes"; 5]);
+    assert_eq!(rows[5..], ["stops"; 3]);
+    for errors in [&lines[4], &lines[7]] {
+        assert_eq!(errors["value"], 0.0, "{errors}");
+    }
+    for line in &lines[..4] {
+        assert!(part(line, "calls_after_the_halt") >= 1.0, "{line}");
+    }
+    for line in &lines[5..7] {
+        assert!(part(line, "calls") >= 1.0, "{line}");
+    }
+}
+
+#[test]
 fn copies_that_are_interrupted_leave_nothing() {
     let world = World::new();
     let stage = stage(&world);

@@ -1,4 +1,5 @@
-//! Row `dies`: members are killed while programs write with fsync and read.
+//! Rows `dies` and `freezes`: members are killed, or stand still, while programs write with fsync and
+//! read.
 //!
 //! Each thread has files of chains in which the killed server has one role, so that calls of both
 //! roles are seen, however long one of them waits.
@@ -44,13 +45,49 @@ enum DeathCall {
     Read,
 }
 
-/// What is measured, and its name.
+/// What is measured, and its name without what happens to the server.
 const CELLS: [(ChainRole, DeathCall, &str); 4] = [
-    (ChainRole::Head, DeathCall::Write, "longest write+fsync, the head dies"),
-    (ChainRole::Head, DeathCall::Read, "longest read, the head dies"),
-    (ChainRole::Follower, DeathCall::Write, "longest write+fsync, a follower dies"),
-    (ChainRole::Follower, DeathCall::Read, "longest read, a follower dies"),
+    (ChainRole::Head, DeathCall::Write, "longest write+fsync, the head"),
+    (ChainRole::Head, DeathCall::Read, "longest read, the head"),
+    (ChainRole::Follower, DeathCall::Write, "longest write+fsync, a follower"),
+    (ChainRole::Follower, DeathCall::Read, "longest read, a follower"),
 ];
+
+/// What happens to a server.
+pub(super) struct DeathKind {
+    row: &'static str,
+    /// In the names of figures, and in that of the number of calls.
+    verb: &'static str,
+    calls: &'static str,
+    /// It stands still until it goes on, and is not killed and started again.
+    halts: bool,
+}
+
+/// It is killed.
+pub(super) const KILLED: DeathKind =
+    DeathKind { row: "dies", verb: "dies", calls: "calls_after_the_kill", halts: false };
+/// It stands still.
+pub(super) const HALTED: DeathKind =
+    DeathKind { row: "freezes", verb: "stands still", calls: "calls_after_the_halt", halts: true };
+
+impl DeathKind {
+    fn begin(&self, place: &mut CopiesPlace, ost: usize) {
+        match self.halts {
+            true => place.halt(ost, true),
+            false => place.kill(ost),
+        }
+    }
+
+    fn end(&self, place: &mut CopiesPlace, ost: usize) -> Result<(), String> {
+        match self.halts {
+            true => {
+                place.halt(ost, false);
+                Ok(())
+            }
+            false => place.start_again(ost),
+        }
+    }
+}
 
 /// Calls that ended after a kill.
 #[derive(Default)]
@@ -83,7 +120,10 @@ pub(super) fn needed() -> u64 {
 }
 
 /// Measures the row.
-pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, String> {
+pub(super) fn measure(
+    setting: &CopiesSetting<'_>,
+    kind: &DeathKind,
+) -> Result<Vec<CopiesFigure>, String> {
     let mut place = CopiesPlace::new(setting.data)?;
     let directory = place.directory("files", "replicas=3 stripe_count=1")?;
     let mut paths = Vec::new();
@@ -96,8 +136,8 @@ pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, 
     let mut seen: [CallsSeen; CELLS.len()] = Default::default();
     for ost in 1..=place.cluster.osses.len() {
         place.settle(setting.asked)?;
-        eprintln!("dies: the server of ost {ost}");
-        let of_death = death(&mut place, &paths, ost, setting)?;
+        eprintln!("{}: the server of ost {ost}", kind.row);
+        let of_death = death(&mut place, &paths, (ost, kind), setting)?;
         seen.iter_mut().zip(&of_death).for_each(|(all, some)| all.add(some));
     }
     let mut errors = 0;
@@ -105,16 +145,16 @@ pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, 
     for ((_, _, name), seen) in CELLS.iter().zip(&seen) {
         errors += seen.errors;
         figures.push(CopiesFigure {
-            row: "dies",
-            name: (*name).into(),
+            row: kind.row,
+            name: format!("{name} {}", kind.verb),
             value: (seen.calls > 0).then_some(seen.longest.as_secs_f64()),
             unit: "s",
             reach: Some(CopiesReach::AtMost(REACH_S)),
-            parts: vec![("calls_after_the_kill".into(), seen.calls as f64)],
+            parts: vec![(kind.calls.into(), seen.calls as f64)],
         });
     }
     figures.push(CopiesFigure {
-        row: "dies",
+        row: kind.row,
         name: "errors".into(),
         value: Some(errors as f64),
         unit: "calls",
@@ -124,11 +164,11 @@ pub(super) fn measure(setting: &CopiesSetting<'_>) -> Result<Vec<CopiesFigure>, 
     Ok(figures)
 }
 
-/// Kills the server of an OST under load, and starts it again. Returns the calls of each cell.
+/// Has the server of an OST die under load, and come back. Returns the calls of each cell.
 fn death(
     place: &mut CopiesPlace,
     paths: &[PathBuf],
-    ost: usize,
+    (ost, kind_of_death): (usize, &DeathKind),
     setting: &CopiesSetting<'_>,
 ) -> Result<[CallsSeen; CELLS.len()], String> {
     let chains = place.cluster.chains()?;
@@ -170,10 +210,10 @@ fn death(
                 (*cell, scope.spawn(move || death.calls(thread, *kind, files)))
             })
             .collect();
-        let ended = kill(place, death, ost, setting);
+        let ended = kill(place, death, (ost, kind_of_death), setting);
         death.is_over.store(true, Ordering::Relaxed);
         // Calls that still wait for it end now.
-        let started = place.start_again(ost);
+        let started = kind_of_death.end(place, ost);
         for (cell, thread) in threads {
             if let Ok(calls) = thread.join() {
                 seen[cell].add(&calls);
@@ -186,16 +226,16 @@ fn death(
     Ok(seen)
 }
 
-/// Kills the server, and returns when calls of all threads have gone on without it, or that takes
+/// Has the server die, and returns when calls of all threads have gone on without it, or that takes
 /// too long.
 fn kill(
     place: &mut CopiesPlace,
     death: &Death,
-    ost: usize,
+    (ost, kind): (usize, &DeathKind),
     setting: &CopiesSetting<'_>,
 ) -> Result<(), String> {
     let slept = sleep(BEFORE, setting.asked);
-    place.kill(ost);
+    kind.begin(place, ost);
     let killed = *death.killed.get_or_init(Instant::now);
     slept?;
     while killed.elapsed() < setting.dies {
@@ -225,7 +265,7 @@ impl Death {
             let ended = Instant::now();
             if let Err(error) = done {
                 if seen.errors == 0 {
-                    eprintln!("dies: {kind:?}: {error}");
+                    eprintln!("{kind:?}: {error}");
                 }
                 seen.errors += 1;
             }

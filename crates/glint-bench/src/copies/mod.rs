@@ -6,6 +6,7 @@ mod heal;
 mod memory;
 mod place;
 mod rebuild;
+mod stops;
 mod streams;
 mod users;
 
@@ -37,6 +38,10 @@ use std::time::{Duration, Instant};
 ///   dies     servers are killed (SIGKILL), one after the other, while eight threads write with
 ///            fsync and read: the longest call on files whose head it was, and on those of which it
 ///            had another copy; and the errors
+///   freezes  the same with servers that stand still (SIGSTOP), and go on in the end
+///   stops    servers are stopped as an administrator does, one after the other, and started again,
+///            while a program writes random blocks of 4 KiB with fsync to a file of --database
+///            bytes: its longest call when a server is stopped, and when one comes back
 ///
 /// Before streams and rebuild are measured the free memory that they need is used once: the host of
 /// a virtual machine may have taken it back, and copies need more of it than what they are compared
@@ -76,6 +81,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     users_seconds: u64,
+    /// Bytes of the file of stops, with K, M or G.
+    #[arg(long, default_value = "3G", value_parser = large)]
+    database: u64,
     /// Seconds after which a death is over, whether calls have gone on or not.
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -96,6 +104,10 @@ enum CopiesRow {
     Rebuild,
     /// A member that is killed under load.
     Dies,
+    /// A member that stands still under load.
+    Freezes,
+    /// A member that is stopped under load.
+    Stops,
 }
 
 /// What was asked for.
@@ -107,6 +119,7 @@ struct CopiesSetting<'a> {
     rounds: u64,
     users: Duration,
     dies: Duration,
+    database: u64,
     asked: Asked<'a>,
 }
 
@@ -130,8 +143,14 @@ fn large(text: &str) -> Result<u64, String> {
 }
 
 impl CopiesRow {
-    const ALL: [CopiesRow; 4] =
-        [CopiesRow::Streams, CopiesRow::Heal, CopiesRow::Rebuild, CopiesRow::Dies];
+    const ALL: [CopiesRow; 6] = [
+        CopiesRow::Streams,
+        CopiesRow::Heal,
+        CopiesRow::Rebuild,
+        CopiesRow::Dies,
+        CopiesRow::Freezes,
+        CopiesRow::Stops,
+    ];
 
     /// Bytes that it has on the disk at most, beside what servers have by themselves.
     fn needed(self, args: &Args) -> u64 {
@@ -144,7 +163,8 @@ impl CopiesRow {
                 let users = users::USERS * users::USER_BYTES * (place::SERVERS + 1);
                 large.saturating_add(users)
             }
-            CopiesRow::Dies => dies::needed(),
+            CopiesRow::Dies | CopiesRow::Freezes => dies::needed(),
+            CopiesRow::Stops => stops::needed(args.database),
         }
     }
 
@@ -153,7 +173,9 @@ impl CopiesRow {
             CopiesRow::Streams => streams::measure(setting),
             CopiesRow::Heal => heal::measure(setting),
             CopiesRow::Rebuild => rebuild::measure(setting),
-            CopiesRow::Dies => dies::measure(setting),
+            CopiesRow::Dies => dies::measure(setting, &dies::KILLED),
+            CopiesRow::Freezes => dies::measure(setting, &dies::HALTED),
+            CopiesRow::Stops => stops::measure(setting),
         }
     }
 }
@@ -173,7 +195,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Err("--changed is of --files: say fewer of it, or more of these".into());
     }
     let needed = rows.iter().map(|row| row.needed(&args)).max().unwrap_or(0);
-    let advice = "say --data DIR on another disk, less --size or fewer --files";
+    let advice = "say --data DIR on another disk, less --size or --database, or fewer --files";
     let needed = needed.saturating_add(SERVER_BYTES * place::SERVERS);
     space::check(&args.data, needed, advice)?;
     let setting = CopiesSetting {
@@ -184,6 +206,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         rounds: args.rounds,
         users: Duration::from_secs(args.users_seconds),
         dies: Duration::from_secs(args.dies_seconds),
+        database: args.database,
         asked,
     };
     let begun = Instant::now();
@@ -240,6 +263,7 @@ mod tests {
         let args = parse("--files 10,50 --size 2G").ok().unwrap();
         assert_eq!(args.files, [10, 50]);
         assert_eq!(CopiesRow::Streams.needed(&args), 24 << 30);
+        assert_eq!(CopiesRow::Stops.needed(&args), 9 << 30);
         assert_eq!(CopiesRow::Heal.needed(&args), 50 * 3 * (12 << 10));
     }
 }

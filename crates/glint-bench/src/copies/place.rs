@@ -53,6 +53,11 @@ impl CopiesPlace {
         self.stage.kill(&self.cluster.osses[ost - 1]);
     }
 
+    /// Has it stand still, or go on.
+    pub(super) fn halt(&self, ost: usize, halts: bool) {
+        self.stage.halt(&self.cluster.osses[ost - 1], halts);
+    }
+
     /// Stops it as an administrator does.
     pub(super) fn stop(&mut self, ost: usize) {
         self.stage.stop(&self.cluster.osses[ost - 1]);

@@ -275,6 +275,15 @@ impl Stage {
         }
     }
 
+    /// Has a server stand still, or go on.
+    pub(crate) fn halt(&self, served: &Served, halts: bool) {
+        use rustix::process::Signal;
+        let signal = if halts { Signal::STOP } else { Signal::CONT };
+        if let Some(pid) = rustix::process::Pid::from_raw(served.pid as i32) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
     /// Ends all processes.
     pub(crate) fn clear(&mut self) {
         self.processes.drain(..).rev().for_each(|(child, mount)| end(child, mount));
