@@ -189,6 +189,42 @@ fn new_files_avoid_a_server_that_is_away() {
     world.assert_sound();
 }
 
+#[test]
+fn new_files_with_copies_are_on_servers_that_are_there() {
+    let world = World::new();
+    let (port, ports) = (free_port(), [free_port(), free_port()]);
+    let (server, at) = (world.serve(port, &[]), address(port));
+    let [first, second] = [1, 2].map(|n| world.oss(n, ports[usize::from(n) - 1], port, &[]));
+    let (client, mount) = world.mount(port, "a", &["-o", "nowbmeta"]);
+    run(glint().args(["setstripe", "-r", "2", text(&mount)]));
+    wait_until_whole(&at);
+    let rows = chains(&at)["rows"].take();
+    let rows = rows.as_array().unwrap();
+    // Members stay in their chains.
+    let is_on_second = |path: &Path| {
+        let layout = sh(path.parent().unwrap(), "getfattr --only-values -n glint.layout last");
+        let word = layout.split_whitespace().find_map(|word| word.strip_prefix("first_ost="));
+        let id = format!("2x{}", word.unwrap());
+        let row = rows.iter().find(|row| row["id"] == id.as_str()).unwrap();
+        row["members"].as_array().unwrap().iter().any(|member| member["ost"] == 2)
+    };
+    let made_there = || {
+        let path = mount.join("last");
+        fs::write(&path, b"new").unwrap();
+        let is_there = is_on_second(&path);
+        fs::remove_file(&path).unwrap();
+        is_there
+    };
+    assert!((0..rows.len()).any(|_| made_there()));
+    second.kill();
+    eventually("it is missed", || (0..rows.len()).all(|_| !made_there()));
+    let second = world.oss(2, ports[1], port, &[]);
+    wait_until_whole(&at);
+    eventually("it is used again", made_there);
+    [client, first, second, server].into_iter().for_each(Process::stop);
+    world.assert_sound();
+}
+
 /// Under load a server of OSTs is killed, or loses power, again and again: no call fails, and
 /// nothing that was written is lost.
 fn an_oss_that_comes_back(power: bool) {
