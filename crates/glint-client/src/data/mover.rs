@@ -28,7 +28,7 @@ use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::lock::Range;
 use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
-use progress::Progress;
+use progress::CopyProgress;
 use ranges::FileRanges;
 use std::cell::Cell;
 use std::pin::pin;
@@ -141,7 +141,7 @@ impl<T: Transport> Client<T> {
         let inode = self.inode(ino);
         let written = Cell::new(0);
         let is_planned = || self.cache.is_session(session);
-        let progress = Progress::new(self.parameters.lease);
+        let progress = CopyProgress::new(self.parameters.lease);
         let copied = self.copy_ahead(planned, &written, &is_planned, &progress);
         let mut ahead = progress.unless_stalled(copied).await?;
         let mut attempts = LOCK_ATTEMPTS;

@@ -9,7 +9,7 @@
 //! - A range is pending until it is copied; what ends in between ends the move.
 
 use super::copying::Copying;
-use super::progress::Progress;
+use super::progress::CopyProgress;
 use super::ranges::FileRanges;
 use crate::client::Client;
 use futures_util::future::try_join_all;
@@ -48,7 +48,7 @@ impl<T: Transport> Client<T> {
         planned: &Attr,
         written: &Cell<u64>,
         is_planned: &dyn Fn() -> bool,
-        progress: &Progress,
+        progress: &CopyProgress,
     ) -> FsResult<Option<CopyAhead>> {
         let (ino, to) = (planned.ino, planned.layout);
         if !planned.size_on_ost && planned.size < FILE_BYTES_MIN {
@@ -83,7 +83,7 @@ impl<T: Transport> Client<T> {
         written: &Cell<u64>,
         is_planned: &dyn Fn() -> bool,
         ahead: &mut CopyAhead,
-        progress: &Progress,
+        progress: &CopyProgress,
     ) -> FsResult<u64> {
         let check = || {
             progress.made();

@@ -9,15 +9,15 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 /// When a part of a file was copied last, and for how long none may be.
-pub(super) struct Progress {
+pub(super) struct CopyProgress {
     last: Cell<Instant>,
     most: Duration,
 }
 
-impl Progress {
-    /// Progress of a copy that begins, of which some part is copied every `most`.
-    pub(super) fn new(most: Duration) -> Progress {
-        Progress { last: Cell::new(clock::now()), most }
+impl CopyProgress {
+    /// CopyProgress of a copy that begins, of which some part is copied every `most`.
+    pub(super) fn new(most: Duration) -> CopyProgress {
+        CopyProgress { last: Cell::new(clock::now()), most }
     }
 
     /// Notes that the copy goes on.
@@ -69,7 +69,7 @@ mod tests {
     fn a_copy_ends_that_does_not_go_on() {
         host::simulate(Some(Rc::new(StepByStep)));
         clock::simulate(Some(clock::now()));
-        let progress = Progress::new(Duration::from_secs(30));
+        let progress = CopyProgress::new(Duration::from_secs(30));
         let stands_still = progress.unless_stalled(std::future::pending::<FsResult<()>>());
         assert_eq!(block_on(stands_still), Err(Errno::ETIMEDOUT));
         let begun = clock::now();
