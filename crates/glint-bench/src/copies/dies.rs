@@ -1,5 +1,5 @@
-//! Rows `dies` and `freezes`: members are killed, or stand still, while programs write with fsync and
-//! read.
+//! Rows `dies` and `freezes`: members are killed, or stand still, while programs write with fsync
+//! and read.
 //!
 //! Each thread has files of chains in which the killed server has one role, so that calls of both
 //! roles are seen, however long one of them waits.

@@ -8,8 +8,8 @@
 //!   objects say that it has not changed since. If one does not know, everything is copied again.
 //! - The switch is asked for only after the copy is on stable storage, and while the lock is held.
 //! - A lock that others want is kept for a part of the lease at most: then the file stays where it
-//!   is, and what was copied is removed. So it does if nothing can be copied for a whole lease, as an
-//!   OST does not answer.
+//!   is, and what was copied is removed. So it does if nothing can be copied for a whole lease, as
+//!   an OST does not answer.
 
 mod ahead;
 mod copying;

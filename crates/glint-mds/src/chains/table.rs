@@ -244,8 +244,8 @@ impl ChainTable {
         self.rows.read().drained.contains(&ost)
     }
 
-    /// Has new files avoid the chains of OSTs that are full or not heard of, if there are others, and
-    /// use none of OSTs alone that were given up.
+    /// Has new files avoid the chains of OSTs that are full or not heard of, if there are others,
+    /// and use none of OSTs alone that were given up.
     pub(crate) fn set_absent(&self, absent: &[u16], given_up: &[u16]) {
         let mut rows = self.rows.write();
         (rows.absent, rows.given_up) = (absent.to_vec(), given_up.to_vec());

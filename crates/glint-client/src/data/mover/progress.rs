@@ -15,7 +15,7 @@ pub(super) struct CopyProgress {
 }
 
 impl CopyProgress {
-    /// CopyProgress of a copy that begins, of which some part is copied every `most`.
+    /// A copy that begins now, and of which some part is to be copied every `most`.
     pub(super) fn new(most: Duration) -> CopyProgress {
         CopyProgress { last: Cell::new(clock::now()), most }
     }
