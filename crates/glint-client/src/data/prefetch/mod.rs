@@ -1,6 +1,7 @@
 //! Small files are asked for before they are read: their locks in one request, and their data at
 //! once. Which ones of a directory, `plan.rs` says, and which directory is next, `directories.rs`;
-//! they come together in `next.rs`. How the kernel gets them: `store.rs`.
+//! how many where they are read in no order, `scattered.rs`. They come together in `next.rs`. How the
+//! kernel gets them: `store.rs`.
 //!
 //! Invariants:
 //! - Data is kept for who reads it only with the stamp that the file had when it was asked for, under
@@ -11,12 +12,14 @@
 mod directories;
 mod next;
 pub(crate) mod plan;
+mod scattered;
 mod store;
 
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
 use crate::data::prefetch::directories::DirectorySequence;
 use crate::data::prefetch::plan::Next;
+use crate::data::prefetch::scattered::ScatteredReads;
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
 use futures_util::stream::{self, StreamExt};
 use glint_lock::held::Use;
@@ -61,6 +64,7 @@ pub(crate) struct PrefetchedFiles {
     guesses: AtomicU32,
     noted: Mutex<NotedNames>,
     directories: Mutex<DirectorySequence>,
+    scattered: Mutex<ScatteredReads>,
 }
 
 /// Directories in which names of files are noted, each once, with how many; the first is the one that
@@ -111,6 +115,7 @@ impl Default for PrefetchedFiles {
             guesses: AtomicU32::new(0),
             noted: Mutex::default(),
             directories: Mutex::default(),
+            scattered: Mutex::default(),
         }
     }
 }
@@ -159,9 +164,12 @@ impl PrefetchedFiles {
         self.memory.set_steps(steps);
         self.noted.lock().names_max = if steps > 0 || is_idle { 0 } else { NOTED_NAMES_MAX };
         self.limit_noted();
+        if is_idle {
+            self.scattered.lock().forget();
+        }
         while self.memory.is_over() || is_idle {
             let Some(oldest) = self.files.lock().pop_front() else { return };
-            take(&oldest);
+            self.take(&oldest);
         }
     }
 
@@ -202,7 +210,7 @@ impl PrefetchedFiles {
             }
             // More than that would help nobody: somebody reads the rest.
             let oldest = if freed < len { self.files.lock().pop_front()? } else { return None };
-            freed += take(&oldest);
+            freed += self.take(&oldest);
         }
     }
 
@@ -213,14 +221,17 @@ impl PrefetchedFiles {
             files.push_back(Arc::downgrade(inode));
             if files.len() > FILES_MAX { files.pop_front() } else { None }
         };
-        oldest.as_ref().map(take);
+        oldest.as_ref().map(|oldest| self.take(oldest));
     }
-}
 
-/// Takes what was asked for of a file and nobody has read. Returns how many bytes that are.
-fn take(file: &Weak<CachedInode>) -> u64 {
-    let taken = || file.upgrade()?.lock().rare.made()?.data.take_prefetched();
-    taken().map_or(0, |(_, block)| block.len)
+    /// Takes what was asked for of a file and nobody has read. Returns how many bytes that are.
+    fn take(&self, file: &Weak<CachedInode>) -> u64 {
+        let Some(file) = file.upgrade() else { return 0 };
+        let taken = file.lock().rare.made().and_then(|rare| rare.data.take_prefetched());
+        let Some((_, block)) = taken else { return 0 };
+        self.scattered.lock().on_dropped(file.ino);
+        block.len
+    }
 }
 
 impl<T: Transport> Client<T> {
@@ -250,21 +261,28 @@ impl<T: Transport> Client<T> {
     /// A file is read through a handle for the first time: asks for those that are likely to be
     /// next.
     pub(crate) fn prefetch_after(&self, inode: &CachedInode) {
-        let (was_prefetched, parent) = {
+        let (was_prefetched, is_new, size, parent) = {
             let state = inode.lock();
             let Some(parent) = state.parent() else { return };
-            if state.attributes().is_none_or(|attr| attr.size > FILE_BYTES_MAX) {
-                return;
-            }
-            (state.rare.data.is_prefetched(), parent)
+            let size = state.attributes().map(|attr| attr.size);
+            let Some(size) = size.filter(|size| *size <= FILE_BYTES_MAX) else { return };
+            let rare = &state.rare;
+            (rare.data.is_prefetched(), rare.data_locks.is_empty(), size, parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
+        if directory.lock().rare.delegation.is_delegated() {
+            return;
+        }
         let prefetched = &self.data.prefetched;
+        let is_scattered = {
+            let mut scattered = prefetched.scattered.lock();
+            if was_prefetched || is_new {
+                scattered.on_read(parent, inode.ino, size, was_prefetched);
+            }
+            scattered.is_on()
+        };
         let (many, is_ahead, noted) = {
             let mut state = directory.lock();
-            if state.rare.delegation.is_delegated() {
-                return;
-            }
             let InodeState { rare, dentries, .. } = &mut *state;
             let plan = rare.make().prefetch_plan.get_or_insert_default();
             let may_begin = prefetched.guesses.load(Ordering::Relaxed) > 0;
@@ -281,7 +299,8 @@ impl<T: Transport> Client<T> {
                         prefetched.note_guess(false);
                     }
                     noted = plan.count();
-                    many
+                    // By chance, one is near the other in some order.
+                    if is_scattered && !plan.is_next_to_last() { 0 } else { many }
                 }
             };
             plan.note(inode.ino);
@@ -291,6 +310,9 @@ impl<T: Transport> Client<T> {
         prefetched.directories.lock().on_read(directory.ino, was_prefetched, is_ahead);
         if many > 0 {
             self.prefetch_next(&directory, many);
+        }
+        if is_scattered {
+            self.prefetch_scattered();
         }
     }
 

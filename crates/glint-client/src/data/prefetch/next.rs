@@ -28,8 +28,9 @@ struct FilesAhead {
     /// Directories with the first of these files that it has.
     directories: Vec<(usize, Arc<CachedInode>)>,
     bytes: u64,
-    /// Most files, and names that may still be looked at.
+    /// Most files, their bytes, and names that may still be looked at.
     max: usize,
+    bytes_max: u64,
     names_left: usize,
     /// A directory has files of which nothing is known yet.
     is_blocked: bool,
@@ -42,13 +43,14 @@ impl FilesAhead {
             directories: Vec::new(),
             bytes: 0,
             max,
+            bytes_max: BYTES_MAX,
             names_left: TRIES * max,
             is_blocked: false,
         }
     }
 
     fn is_full(&self) -> bool {
-        self.files.len() >= self.max || self.bytes >= BYTES_MAX || self.names_left == 0
+        self.files.len() >= self.max || self.bytes >= self.bytes_max || self.names_left == 0
     }
 
     /// The file at this place, and its directory.
@@ -162,6 +164,57 @@ impl<T: Transport> Client<T> {
         if ahead.files.len() > begin {
             ahead.directories.push((begin, directory.clone()));
         }
+    }
+
+    /// Files are read in no order: asks for others of their directories.
+    pub(super) fn prefetch_scattered(&self) {
+        let prefetched = &self.data.prefetched;
+        let stale = prefetched.scattered.lock().take_stale();
+        for file in stale.into_iter().filter_map(|ino| self.cache.find(ino)) {
+            prefetched.take(&Arc::downgrade(&file));
+        }
+        // What a sequence asks for together has room beside them.
+        let room = (prefetched.memory.left() as u64).saturating_sub(BYTES_MAX);
+        let Some(wanted) = prefetched.scattered.lock().next(room) else { return };
+        let mut ahead = FilesAhead::of(wanted.files);
+        ahead.bytes_max = wanted.bytes;
+        for ino in wanted.directories {
+            if ahead.is_full() {
+                break;
+            }
+            let directory = self.cache.find(ino);
+            if !directory.is_some_and(|directory| self.take_scattered(&directory, &mut ahead)) {
+                prefetched.scattered.lock().on_all_asked(ino);
+            }
+        }
+        let sized = |file: &Arc<CachedInode>| (file.ino, small_size(&file.lock()).unwrap_or(0));
+        let sizes: Vec<(Ino, u64)> = ahead.files.iter().map(sized).collect();
+        prefetched.scattered.lock().on_asked(&sizes);
+        let client = self.me.get().and_then(Weak::upgrade);
+        let Some(client) = client.filter(|_| !sizes.is_empty()) else {
+            return prefetched.scattered.lock().on_come();
+        };
+        host::spawn(async move {
+            client.clone().prefetch(ahead.files).await;
+            client.data.prefetched.scattered.lock().on_come();
+        });
+    }
+
+    /// Adds files of a directory in any order. Returns whether it has more.
+    fn take_scattered(&self, directory: &Arc<CachedInode>, ahead: &mut FilesAhead) -> bool {
+        let noted = {
+            let mut state = directory.lock();
+            if state.rare.delegation.is_delegated() {
+                return false;
+            }
+            let InodeState { rare, dentries, .. } = &mut *state;
+            let plan = rare.make().prefetch_plan.get_or_insert_default();
+            plan.scatter(dentries.iter().take(NAMES_MAX).map(|(_, ino)| ino));
+            plan.count()
+        };
+        self.data.prefetched.note_names(directory, noted);
+        self.take_files(directory, ahead, false);
+        directory.lock().prefetch_plan().is_some_and(|plan| plan.has_more())
     }
 
     /// Asks for these files, of `wanted` in this order.

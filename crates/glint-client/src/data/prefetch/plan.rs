@@ -51,6 +51,8 @@ pub(crate) struct PrefetchPlan {
     is_ahead: bool,
     /// The next ones in the queue are not known yet.
     is_waiting: bool,
+    /// The file with which the queue began came right after the one before it.
+    is_next_to_last: bool,
     /// Names of files here were counted among those of all directories.
     is_counted: bool,
     /// When this one is read, more are asked for.
@@ -186,6 +188,7 @@ impl PrefetchPlan {
         if last.is_none() && step(&order) != Some(0) {
             return 0;
         }
+        self.is_next_to_last = step(&order) == Some(0);
         // Those before it come last: whoever reads in another order reads them, too.
         if let Some(at) = place(&order, ino) {
             order.rotate_left(at);
@@ -232,6 +235,24 @@ impl PrefetchPlan {
         }
         self.window = window;
         true
+    }
+
+    /// Whether the sequence began with two files that come one right after the other, or the first.
+    pub(crate) fn is_next_to_last(&self) -> bool {
+        self.is_next_to_last
+    }
+
+    /// Files are read in no order: has all of them be asked for, unless some are to be already.
+    pub(crate) fn scatter(&mut self, files: impl Iterator<Item = Ino>) {
+        if self.queue.is_empty() {
+            self.queue = files.collect();
+            (self.is_ahead, self.is_waiting, self.marker) = (false, false, None);
+        }
+    }
+
+    /// Whether there are files to ask for.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Whether files were asked for before any was read.

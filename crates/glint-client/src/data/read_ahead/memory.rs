@@ -56,6 +56,11 @@ impl ReadAheadMemory {
         2 * self.used() >= self.limit()
     }
 
+    /// Bytes that may still be used.
+    pub(crate) fn left(&self) -> usize {
+        self.0.max.load(Ordering::Acquire).saturating_sub(self.used())
+    }
+
     /// Takes so many bytes, if they are there.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let max = self.limit();
