@@ -1,7 +1,7 @@
 //! Small files are asked for before they are read: their locks in one request, and their data at
 //! once. Which ones of a directory, `plan.rs` says, and which directory is next, `directories.rs`;
-//! how many where they are read in no order, `scattered.rs`. They come together in `next.rs`. How the
-//! kernel gets them: `store.rs`.
+//! how many where they are read in no order, `scattered.rs`. They come together in `next.rs`. How
+//! the kernel gets them: `store.rs`.
 //!
 //! Invariants:
 //! - Data is kept for who reads it only with the stamp that the file had when it was asked for, under

@@ -1,10 +1,10 @@
-//! Small files that are read in no order, as a data loader reads a shuffled list: how many others of
-//! their directories to ask for. No I/O.
+//! Small files that are read in no order, as a data loader reads a shuffled list: how many others
+//! of their directories to ask for. No I/O.
 //!
-//! Who reads all files of a tree reads each that was fetched, but late: a few of them are hit
-//! by chance, as birthdays are. So at first as many bytes are asked for as were read, in directories
-//! where two files were, and each hit doubles that. Who reads all of 2 000 files reads some 80 of them
-//! alone before the rest is on its way.
+//! Who reads all files of a tree reads each that was fetched, but late: a few of them are hit by
+//! chance. So at first as many bytes are asked for as were read, in directories where two files
+//! were, and each hit doubles that. Who reads all of 2 000 files reads some 80 of them alone before
+//! the rest is on its way.
 //!
 //! Invariants:
 //! - What is fetched and not read yet is no more than was read, doubled with each hit; and what was
@@ -170,8 +170,8 @@ impl ScatteredReads {
         }
     }
 
-    /// Takes all files that were asked for, once so many others were read that nobody reads them any
-    /// more: they take memory.
+    /// Takes all files that were asked for, once so many others were read that nobody reads them
+    /// any more: they take memory.
     pub(crate) fn take_stale(&mut self) -> Vec<Ino> {
         if self.misses < MISSES_MAX || self.is_asking {
             return Vec::new();

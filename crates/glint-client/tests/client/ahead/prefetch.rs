@@ -236,6 +236,55 @@ fn a_listing_begins_with_its_files_after_a_sequence_and_not_without_reads() {
     }
 }
 
+/// All files of a tree are read once, in an order that looks random, as a data loader reads them.
+#[test]
+fn who_reads_files_in_no_order_has_most_of_them_asked_for_together() {
+    const TREE: Tree = Tree { directories: 10, files: 60, bytes: 300 };
+    with_client(async |fake, client| {
+        fake.serve(TREE);
+        let pages = KernelPages::of(&client);
+        let mut files = Vec::new();
+        for directory in 0..TREE.directories {
+            files.extend(list(&client, directory).await);
+        }
+        let mut random = 1_u64;
+        for at in (1..files.len()).rev() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005);
+            random = random.wrapping_add(1_442_695_040_888_963_407);
+            files.swap(at, (random >> 33) as usize % (at + 1));
+        }
+        for (at, ino) in files.iter().enumerate() {
+            assert_eq!(read_file(&pages, &client, *ino).await.0, TREE.content(*ino), "{at}");
+            // What was asked for comes meanwhile.
+            host::sleep(Duration::from_millis(1)).await;
+        }
+        // Some 60 have asked for their locks alone; 600 without this.
+        assert!(fake.asked(Op::Lock) <= 200, "{} requests", fake.asked(Op::Lock));
+        let reads: usize = reads(&fake).values().sum();
+        assert!((600..=615).contains(&reads), "{reads} reads");
+    });
+}
+
+/// One file of each directory is read, as `cat */Makefile` does.
+#[test]
+fn who_reads_one_file_of_each_directory_has_no_others_asked_for() {
+    const TREE: Tree = Tree { directories: 60, files: 10, bytes: 300 };
+    with_client(async |fake, client| {
+        fake.serve(TREE);
+        let pages = KernelPages::of(&client);
+        for directory in 0..TREE.directories {
+            list(&client, directory).await;
+        }
+        for directory in 0..TREE.directories {
+            // No order begins or ends with it.
+            let ino = Tree::file(directory, 3);
+            assert_eq!(read_file(&pages, &client, ino).await, (TREE.content(ino), true));
+        }
+        host::sleep(Duration::from_millis(20)).await;
+        assert_eq!((reads(&fake).len(), fake.asked(Op::Lock)), (60, 60));
+    });
+}
+
 /// The lock on the data of one that nobody has opened is recalled.
 #[test]
 fn the_kernel_forgets_what_it_was_given_when_the_lock_is_recalled() {
