@@ -266,8 +266,8 @@ impl<T: Transport> Client<T> {
             let Some(parent) = state.parent() else { return };
             let size = state.attributes().map(|attr| attr.size);
             let Some(size) = size.filter(|size| *size <= FILE_BYTES_MAX) else { return };
-            let rare = &state.rare;
-            (rare.data.is_prefetched(), rare.data_locks.is_empty(), size, parent)
+            let is_new = is_unread(&state) && !state.pins.has_shared_writers();
+            (state.rare.data.is_prefetched(), is_new, size, parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
         if directory.lock().rare.delegation.is_delegated() {

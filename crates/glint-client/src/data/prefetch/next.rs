@@ -183,7 +183,9 @@ impl<T: Transport> Client<T> {
                 break;
             }
             let directory = self.cache.find(ino);
-            if !directory.is_some_and(|directory| self.take_scattered(&directory, &mut ahead)) {
+            let has_more =
+                directory.is_some_and(|directory| self.take_scattered(&directory, &mut ahead));
+            if !has_more {
                 prefetched.scattered.lock().on_all_asked(ino);
             }
         }

@@ -9,10 +9,10 @@
 //! Invariants:
 //! - What is fetched and not read yet is no more than was read, doubled with each hit; and what was
 //!   fetched in vain is taken off that. So in the long run no more is fetched in vain than is read.
-//! - It is asked for only where there is memory: nothing else that was fetched goes for it.
+//! - It is asked for only where there is memory that nothing else that was fetched takes.
 
 use glint_proto::Ino;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Files that were read alone, less those that sequences have brought, from which on files are read
 /// in no order; and at most.
@@ -61,7 +61,7 @@ pub(crate) struct ScatteredReads {
     /// The one that was read in last comes last.
     directories: VecDeque<TouchedDirectory>,
     /// What files cost that were asked for and not read yet, and all of them.
-    ahead: HashMap<Ino, u64>,
+    ahead: BTreeMap<Ino, u64>,
     ahead_cost: u64,
     /// What files cost that were read, less those that were fetched in vain.
     credit: u64,
