@@ -33,6 +33,9 @@ const CREDIT_MAX: u64 = 32 << 20;
 const DOUBLINGS_MAX: u32 = 8;
 /// Doublings from which on one file that was read is enough to ask for others of its directory.
 const PROVEN: u32 = 2;
+/// So many files are read alone in a directory while its names become known; later they are looked
+/// for ever more rarely.
+const NAMES_COME: u32 = 8;
 /// After so many files in a row that were read alone nobody reads what was asked for.
 const MISSES_MAX: u32 = 512;
 
@@ -101,8 +104,8 @@ impl ScatteredReads {
         let known = at.and_then(|at| self.directories.remove(at));
         let mut touched = known.unwrap_or(TouchedDirectory { ino, reads: 0, is_done: false });
         touched.reads = touched.reads.saturating_add(1);
-        // There are names that were not known: looked for ever more rarely.
-        touched.is_done &= !touched.reads.is_power_of_two();
+        // There are names that were not known: most come with the first ones that are looked up.
+        touched.is_done &= touched.reads > NAMES_COME && !touched.reads.is_power_of_two();
         self.directories.push_back(touched);
         if self.directories.len() > DIRECTORIES_MAX {
             self.directories.pop_front();
