@@ -128,8 +128,8 @@ long: begin long-e2e long-sim long-random long-fuzz ## What `make test` leaves o
 	@scripts/step --sum
 
 long-e2e: deny ## Of `make long`: licences; all end-to-end tests, larger numbers
-	@echo "long-e2e adds: licences, all end-to-end tests with larger numbers and on xfs"
-	$(MAKE) e2e E2E_OPTIONS=--long E2E_SECONDS=1200
+	@echo "long-e2e adds: licences, all end-to-end tests with larger numbers and on xfs, 500 rounds of members that fail"
+	$(MAKE) e2e E2E_OPTIONS=--long E2E_SECONDS=6200
 
 long-sim: ## Of `make long`: 200 000 seeds of the simulation, and 50 000 with copies in each
 	@echo "long-sim adds: 200 000 seeds of the simulation, and 50 000 with copies in each"

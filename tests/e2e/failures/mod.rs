@@ -8,6 +8,7 @@ mod disks_of_copies;
 mod faults;
 mod formats;
 mod lost;
+mod members;
 mod power;
 mod replays;
 mod space;

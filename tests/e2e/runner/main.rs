@@ -4,9 +4,9 @@
 //! A test that fails is run once more, alone. If it passes then, it is reported as FLAKY with both
 //! logs; `--strict` counts it as failed and runs nothing twice.
 //!
-//! Promises: a test that hangs is ended after [`one_test::LIMIT`] and fails; whatever a test leaves
-//! behind is removed, and makes it fail, and so does a panic in a log of one of its processes. Logs of
-//! a test that fails are kept.
+//! Promises: a test that hangs is ended after [`one_test::LIMIT`], or three times what it usually
+//! takes if that is longer than this, and fails; whatever a test leaves behind is removed, and makes
+//! it fail, and so does a panic in a log of one of its processes. Logs of a test that fails are kept.
 
 /// Prints a line for who has started the runner.
 macro_rules! say {
@@ -111,7 +111,9 @@ fn run(args: &Args) -> Result<bool, String> {
         at_length: args.long,
         logs: logs::directory(),
         limit: one_test::LIMIT,
+        plan,
     };
+    let plan = &tests.plan;
     let _locked = logs::lock(&tests.logs)?;
     let is_wanted = |name: &String| {
         let is_named = args.filters.iter().any(|part| name.contains(part.as_str()));
@@ -129,7 +131,7 @@ fn run(args: &Args) -> Result<bool, String> {
     if args.long {
         say!("e2e: also {}, which `make test` leaves out", left_out.join(", "));
     }
-    let report = Report::begin(args, &plan, &alone, &together)?;
+    let report = Report::begin(args, plan, &alone, &together)?;
     run_together(args, &tests, &together, &report);
     for _ in 0..args.repeat {
         run_each(&tests, &alone, &report);

@@ -1,6 +1,7 @@
 //! One test in a process of its own, with a temporary directory, a scratch directory and a log of
 //! its own.
 
+use crate::plan::Plan;
 use crate::{leftovers, logs};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -9,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time of a test: more than its own patience with anything that it waits for.
+/// Longest time of a test: more than its own patience with anything that it waits for. One that
+/// usually takes longer has three times what it takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
 /// How long the runner waits for the end of a test that it has killed.
@@ -45,8 +47,10 @@ pub(crate) struct Tests {
     pub(crate) at_length: bool,
     /// Directory of their logs.
     pub(crate) logs: PathBuf,
-    /// Longest time of each.
+    /// Longest time of each that does not usually take longer.
     pub(crate) limit: Duration,
+    /// How long they usually take.
+    pub(crate) plan: Plan,
 }
 
 /// Names of all tests, or of those that only `make long` runs.
@@ -112,6 +116,11 @@ impl Tests {
         Outcome { name: name.to_owned(), run, failure, took: begun.elapsed(), log, kept }
     }
 
+    fn limit_of(&self, name: &str) -> Duration {
+        let usual = Duration::from_secs(self.plan.usual_seconds(name));
+        if usual > self.limit { 3 * usual } else { self.limit }
+    }
+
     /// Returns why the test failed, and where the logs of its processes are then.
     fn try_to_run(
         &self,
@@ -145,7 +154,7 @@ impl Tests {
             .stderr(output)
             .process_group(0)
             .spawn()?;
-        let ended = wait(&mut child, self.limit);
+        let ended = wait(&mut child, self.limit_of(name));
         let left = leftovers::remove(temporary.path(), scratch.path(), child.id());
         let found = logs::below(&[scratch.path(), temporary.path()]);
         let mut failure = ended?
@@ -223,7 +232,9 @@ echo "test result: ok. 1 passed; 0 failed"
         support::run(shell.args(["-c", write]).arg(&binary).arg(SCRIPT));
         let limit = Duration::from_secs(2);
         let logs = top.path().join("e2e-logs");
-        let tests = Tests { binary, at_length: false, logs: logs.clone(), limit };
+        let plan = Plan::parse("takes::hours 4000\n").unwrap();
+        let tests = Tests { binary, at_length: false, logs: logs.clone(), limit, plan };
+        assert_eq!(tests.limit_of("takes::hours"), Duration::from_secs(12_000));
         let passed = tests.run("passes", 1);
         assert!(passed.failure.is_none() && passed.kept.is_none(), "{:?}", passed.failure);
         for (name, why) in [

@@ -30,7 +30,7 @@ impl Plan {
         Plan::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    fn parse(text: &str) -> Result<Plan, String> {
+    pub(crate) fn parse(text: &str) -> Result<Plan, String> {
         let mut lines = BTreeMap::new();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let mut words = line.split_whitespace();

@@ -19,6 +19,7 @@ pub mod host {
     pub mod memory_limit;
     pub mod mount_helper;
     pub mod namespace;
+    pub mod switch;
 }
 pub mod load;
 pub mod mapped;
@@ -31,7 +32,7 @@ pub mod tail;
 use glint_telemetry::event;
 pub use host::claims::{claim, free_port};
 pub use host::mount_helper::MountHelper;
-pub use host::{claims, namespace};
+pub use host::{claims, namespace, switch};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -211,7 +212,7 @@ impl Process {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
         let pid = Pid::from_raw(self.pid() as i32).unwrap();
         let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

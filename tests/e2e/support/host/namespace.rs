@@ -14,7 +14,8 @@ pub struct Host {
     pub address: String,
 }
 
-fn ip(words: &str) {
+/// Runs `ip` with these words.
+pub(super) fn ip(words: &str) {
     run(Command::new("ip").args(words.split(' ')));
 }
 
