@@ -165,7 +165,6 @@ impl Crew {
 
     /// All end, and compare all that they know for the last time.
     pub(super) fn end(mut self) {
-        self.rest(|| ());
         self.course.is_over.store(true, Ordering::Relaxed);
         let all_ended = || self.threads.iter().all(JoinHandle::is_finished);
         let begun = std::time::Instant::now();
