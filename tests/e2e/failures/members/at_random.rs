@@ -45,7 +45,7 @@ fn under_load(seed: u64, kind: &str, strikes: impl Iterator<Item = Strike>) {
     let dir = |name: &str, layout: &[&str]| directory(&cluster, name, layout);
     let (two, three) = (["-r", "2"], ["-r", "3"]);
     let striped = dir("striped", &["-r", "2", "-c", "3", "-S", "64K"]);
-    let cold = Cold::new([dir("cold two", &two), dir("cold three", &three)], seed);
+    let cold = Cold::new(&dir("cold two", &two), &dir("cold three", &three), seed);
     let cold = Arc::new(Mutex::new(cold));
     let workers: Vec<Box<dyn Worker>> = vec![
         Box::new(cold.clone()),

@@ -160,30 +160,24 @@ impl<'a> Cluster<'a> {
         panic!("{}: glint fsck --online: {said}", course.now());
     }
 
-    /// An object whose copies are not the same, or of which there is one only, of those that are
-    /// meant.
-    pub(super) fn difference(&self, is_meant: impl Fn(&Path) -> bool) -> Option<String> {
+    /// An object with fewer copies than it must have, or whose copies are not the same, of those for
+    /// which `least` says how many there must be.
+    pub(super) fn difference(&self, least: impl Fn(&Path) -> Option<usize>) -> Option<String> {
         let mut copies = BTreeMap::<PathBuf, Vec<(Member, Vec<u8>)>>::new();
         for member in MDS..=OSSES as u16 {
-            let all = content(&self.ost(member)).into_iter();
-            for (object, bytes) in all.filter(|(object, _)| is_meant(object)) {
+            for (object, bytes) in content(&self.ost(member)) {
                 copies.entry(object).or_default().push((member, bytes));
             }
         }
-        let differ = |copies: &[(Member, Vec<u8>)]| {
-            copies.len() < 2 || copies.iter().any(|copy| copy.1 != copies[0].1)
+        let differ = |object: &Path, copies: &[(Member, Vec<u8>)]| {
+            least(object).is_some_and(|least| {
+                copies.len() < least || copies.iter().any(|copy| copy.1 != copies[0].1)
+            })
         };
-        let (object, copies) = copies.into_iter().find(|(_, copies)| differ(copies))?;
+        let (object, copies) =
+            copies.into_iter().find(|(object, copies)| differ(object, copies))?;
         let sizes: Vec<_> = copies.iter().map(|(member, bytes)| (member, bytes.len())).collect();
         Some(format!("{}, bytes of each member that has it: {sizes:?}", object.display()))
-    }
-
-    /// Waits until all copies of these objects are the same.
-    pub(super) fn wait_until_equal(&self, course: &Course, is_meant: impl Fn(&Path) -> bool) {
-        eventually_none(&format!("{}: copies that differ", course.now()), || {
-            course.must_be_well();
-            self.difference(&is_meant)
-        });
     }
 
     /// Ends all, and compares all copies.
@@ -191,10 +185,11 @@ impl<'a> Cluster<'a> {
         for dir in &self.dirs {
             run(Command::new("sync").arg("-f").arg(dir));
         }
-        self.wait_until_equal(course, |_| true);
+        let differ = format!("{}: copies that differ", course.now());
+        eventually_none(&differ, || self.difference(|_| Some(2)));
         self.mounts.drain(..).for_each(Process::stop);
         (MDS..=OSSES as u16).rev().for_each(|member| self.stop(member));
-        assert_eq!(self.difference(|_| true), None, "{}", course.now());
+        assert_eq!(self.difference(|_| Some(2)), None, "{}", course.now());
         self.world.assert_sound_with(&self.world.data(), &[1, 2, 3]);
     }
 }

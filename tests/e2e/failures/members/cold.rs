@@ -28,6 +28,8 @@ struct ColdFile {
     paths: [PathBuf; 2],
     /// How the names of its objects begin.
     objects: String,
+    /// So many OSTs have each object.
+    copies: usize,
     number: u32,
     content: Vec<u8>,
     changes: u64,
@@ -42,17 +44,18 @@ impl ColdFile {
 }
 
 impl Cold {
-    /// Makes the files, in turns in these directories, each as both mounts have it.
-    pub(super) fn new(dirs: [[PathBuf; 2]; 2], seed: u64) -> Cold {
+    /// Makes the files, in turns in directories for two copies and for three, each as both mounts
+    /// have it.
+    pub(super) fn new(two: &[PathBuf; 2], three: &[PathBuf; 2], seed: u64) -> Cold {
         let make = |number: u32| {
-            let paths =
-                dirs[number as usize % 2].each_ref().map(|dir| dir.join(format!("cold{number}")));
+            let (dirs, copies) = if number.is_multiple_of(2) { (two, 2) } else { (three, 3) };
+            let paths = dirs.each_ref().map(|dir| dir.join(format!("cold{number}")));
             let content = stamped(number, 1, 0, 100_000 + 8_000 * number as usize);
             let file = File::create(&paths[0]).unwrap();
             file.write_all_at(&content, 0).unwrap();
             file.sync_all().unwrap();
             let objects = format!("{:016x}.", file.metadata().unwrap().ino());
-            ColdFile { paths, objects, number, content, changes: 1 }
+            ColdFile { paths, objects, copies, number, content, changes: 1 }
         };
         Cold { files: (1..=FILES).map(make).collect(), random: Random(seed) }
     }
@@ -107,9 +110,9 @@ impl Cold {
         }
     }
 
-    /// Whether an object is of one of these files.
-    pub(super) fn has(&self, object: &Path) -> bool {
-        self.position(object).is_some()
+    /// How many copies an object has, if it is of one of these files.
+    pub(super) fn copies_of(&self, object: &Path) -> Option<usize> {
+        self.position(object).map(|n| self.files[n].copies)
     }
 
     fn position(&self, object: &Path) -> Option<usize> {

@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::disk::Frozen;
 use support::random::Random;
-use support::{glint, run, text};
+use support::{eventually_none, glint, run, text};
 
 /// A way to fail.
 #[derive(Clone, Copy, Debug)]
@@ -157,17 +157,19 @@ impl Strike {
     }
 }
 
-/// Spoilt objects are never read as they are, and become as the others again.
+/// Spoilt objects are never read as they are, and become as the others again: before that no other
+/// copy may be spoilt.
 fn mend(cluster: &Cluster<'_>, cold: &Arc<Mutex<Cold>>, lost: &[usize], course: &Course) {
     cold.lock().unwrap().read_all(course);
     cluster.wait_until_whole(course);
     cold.lock().unwrap().read_all(course);
-    // Damage is found by who reads it, and by a scrub.
-    run(glint().args(["scrub", "--json", text(&cluster.dirs[0])]));
-    cluster.wait_until_whole(course);
     cold.lock().unwrap().change(course, lost);
-    cluster.wait_until_whole(course);
-    cluster.wait_until_equal(course, |object| cold.lock().unwrap().has(object));
+    eventually_none(&format!("{}: a spoilt copy", course.now()), || {
+        course.must_be_well();
+        // Finds what nobody has read there.
+        run(glint().args(["scrub", "--json", text(&cluster.dirs[0])]));
+        cluster.difference(|object| cold.lock().unwrap().copies_of(object))
+    });
     cold.lock().unwrap().read_all(course);
 }
 
