@@ -248,18 +248,51 @@ fn servers_go_on_while_all_disks_of_one_of_them_stand_still() {
     servers_go_on(true);
 }
 
+/// Who has the OSTs: the process that mounts all three, or three servers, one of which has a second
+/// OST, on the disk.
+#[derive(Clone, Copy)]
+enum Owner {
+    Mounts,
+    Serves,
+}
+
 /// Overwrites files, one after the other, while one member's disk does not do what it should.
-fn goes_on_without(spoil: impl FnOnce(&Path), mend: impl FnOnce(&Path, &Disk<'_>) -> bool) {
+fn goes_on_without(
+    owner: Owner,
+    spoil: impl FnOnce(&Path),
+    mend: impl FnOnce(&Path, &Disk<'_>) -> bool,
+) {
     let world = World::new();
-    let options = ["--osts", "3", "--replicas", "3"];
-    world.up(&options).stop();
+    let [port, one, two] = [free_port(), free_port(), free_port()];
+    let serve = || match owner {
+        Owner::Mounts => None,
+        Owner::Serves => Some(world.serve(port, &["--replicas", "3"])),
+    };
+    // The one with the disk.
+    let start = || match owner {
+        Owner::Mounts => world.up(&["--osts", "3", "--replicas", "3"]),
+        Owner::Serves => world.oss(1, one, port, &["--osts", "2"]),
+    };
+    let data = match owner {
+        Owner::Mounts => world.data(),
+        Owner::Serves => world.oss_data(1),
+    };
+    let before = serve();
+    start().stop();
+    before.into_iter().for_each(Process::stop);
     let at = world.path("disk");
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
-    move_ost(&world.data(), 1, &at);
-    let mut process = world.up(&options);
-    let mount = world.mount_point();
+    move_ost(&data, 1, &at);
+    let server = serve();
+    let mut process = start();
+    let (mut others, mut mount) = (Vec::new(), world.mount_point());
+    if let Owner::Serves = owner {
+        let second = world.oss(2, two, port, &[]);
+        let (client, directory) = world.mount(port, "m", &[]);
+        (others, mount) = (vec![client, second], directory);
+    }
     wait_until_whole(text(&mount));
-    let (files, stalls) = (Files { dir: &mount, count: 9 }, Stalls::start());
+    let (files, stalls) = (Files { dir: &mount, count: 12 }, Stalls::start());
     files.write(&stalls, "before");
     spoil(&at);
     // Longer than what is there: it needs blocks.
@@ -269,38 +302,77 @@ fn goes_on_without(spoil: impl FnOnce(&Path), mend: impl FnOnce(&Path, &Disk<'_>
     files.must_be(&after);
     let took = files.write(&stalls, &after);
     assert!(took < STILL_MAX, "{took:?}");
-    process.wait_for_event(event::MEMBER_TAKEN_OUT);
+    // The head of the chain says it, whoever that is.
+    eventually("the member is taken out", || {
+        let mut all = others.iter().chain(&server).chain([&process]);
+        all.any(|process| process.has_event(event::MEMBER_TAKEN_OUT))
+    });
     if mend(&at, &disk) {
         process.stop();
         disk.repair();
-        process = world.up(&options);
+        process = start();
     }
     wait_until_whole(text(&mount));
     files.must_be(&after);
+    others.into_iter().for_each(Process::stop);
     process.stop();
-    let osts = [0, 1, 2].map(|n| content(&world.data().join(format!("ost{n}"))));
-    assert!(osts[0].len() >= 9 && osts[0] == osts[1] && osts[1] == osts[2]);
-    world.assert_sound();
+    server.into_iter().for_each(Process::stop);
+    // Of the OSTs of a server each chain has one.
+    let of = |osts: &[PathBuf]| {
+        osts.iter().flat_map(|ost| content(ost)).collect::<BTreeMap<PathBuf, Vec<u8>>>()
+    };
+    let ost = |data: &Path, n: u16| data.join(format!("ost{n}"));
+    let copies = match owner {
+        Owner::Mounts => [0, 1, 2].map(|n| of(&[ost(&data, n)])),
+        Owner::Serves => [
+            of(&[ost(&world.data(), 0)]),
+            of(&[ost(&data, 0), ost(&data, 1)]),
+            of(&[ost(&world.oss_data(2), 0)]),
+        ],
+    };
+    assert!(copies[0].len() >= 12 && copies[0] == copies[1] && copies[1] == copies[2]);
+    match owner {
+        Owner::Mounts => world.assert_sound(),
+        Owner::Serves => world.assert_sound_with(&world.data(), &[1, 2]),
+    }
     drop(disk);
 }
 
-#[test]
-fn one_process_goes_on_while_one_of_its_disks_is_full() {
+fn goes_on_while_a_disk_is_full(owner: Owner) {
     let fill = |at: &Path| {
         let filler = fs::File::create(at.join("filler")).unwrap();
         let _ = std::io::copy(&mut std::io::repeat(1), &mut &filler);
     };
-    goes_on_without(fill, |at, _| {
+    goes_on_without(owner, fill, |at, _| {
         fs::remove_file(at.join("filler")).unwrap();
         false
     });
 }
 
 /// A file system that is remounted because of an error takes no changes any more.
-#[test]
-fn one_process_goes_on_while_one_of_its_disks_is_read_only() {
+fn goes_on_while_a_disk_is_read_only(owner: Owner) {
     let abort = |at: &Path| {
         run(Command::new("mount").args(["-o", "remount,abort"]).arg(at));
     };
-    goes_on_without(abort, |_, _| true);
+    goes_on_without(owner, abort, |_, _| true);
+}
+
+#[test]
+fn one_process_goes_on_while_one_of_its_disks_is_full() {
+    goes_on_while_a_disk_is_full(Owner::Mounts);
+}
+
+#[test]
+fn servers_go_on_while_one_disk_of_one_of_them_is_full() {
+    goes_on_while_a_disk_is_full(Owner::Serves);
+}
+
+#[test]
+fn one_process_goes_on_while_one_of_its_disks_is_read_only() {
+    goes_on_while_a_disk_is_read_only(Owner::Mounts);
+}
+
+#[test]
+fn servers_go_on_while_one_disk_of_one_of_them_is_read_only() {
+    goes_on_while_a_disk_is_read_only(Owner::Serves);
 }
