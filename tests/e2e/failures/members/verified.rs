@@ -49,7 +49,7 @@ impl Known {
 impl Changer {
     /// Makes the files, in a directory that both mounts have.
     pub(super) fn new(dirs: [PathBuf; 2], files: u32, seed: u64) -> Changer {
-        let make = |number| {
+        let make = |number: u32| {
             let mut known = Known { number, content: Vec::new(), changes: 0 };
             let bytes = known.next(0, 20_000 + 3_000 * number as usize);
             fs::write(dirs[0].join(name(number)), &bytes).unwrap();
