@@ -134,15 +134,20 @@ impl Worker for Changer {
         let n = self.random.below(self.files.len() as u64) as usize;
         let mount = self.random.below(2) as usize;
         let path = self.dirs[mount].join(name(self.files[n].number));
-        match self.random.below(18) {
-            0..=4 => self.look_at(course, n, &path, false),
-            5 => self.look_at(course, n, &path, true),
-            6..=7 => self.look_at_part(course, n, &path),
-            8..=11 => self.write(course, n, &path, false),
-            12 => self.write(course, n, &path, true),
-            13 => self.append(course, n, &path),
-            14..=15 => self.cut(course, n, &path),
-            16 => self.replace(course, n, &path, false),
+        match self.random.below(20) {
+            0..=3 => self.look_at(course, n, &path, false),
+            4 => self.look_at(course, n, &path, true),
+            5..=6 => self.look_at_part(course, n, &path),
+            7..=10 => self.write(course, n, &path, false),
+            11 => self.write(course, n, &path, true),
+            12 => self.append(course, n, &path),
+            13..=14 => self.cut(course, n, &path),
+            // And what was written behind is asked for at once.
+            15..=18 => {
+                self.replace(course, n, &path, false);
+                let other = self.dirs[1 - mount].join(name(self.files[n].number));
+                self.look_at(course, n, &other, false);
+            }
             _ => self.replace(course, n, &path, true),
         }
     }
