@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::disk::{Disk, Frozen, move_ost};
+use support::disk::{Disk, Frozen, fill, move_ost};
 use support::stalls::Stalls;
 use support::*;
 
@@ -281,7 +281,7 @@ fn goes_on_without(
     start().stop();
     before.into_iter().for_each(Process::stop);
     let at = world.path("disk");
-    let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 1000);
     move_ost(&data, 1, &at);
     let server = serve();
     let mut process = start();
@@ -339,14 +339,14 @@ fn goes_on_without(
 }
 
 fn goes_on_while_a_disk_is_full(owner: Owner) {
-    let fill = |at: &Path| {
-        let filler = fs::File::create(at.join("filler")).unwrap();
-        let _ = std::io::copy(&mut std::io::repeat(1), &mut &filler);
-    };
-    goes_on_without(owner, fill, |at, _| {
-        fs::remove_file(at.join("filler")).unwrap();
-        false
-    });
+    goes_on_without(
+        owner,
+        |at| fill(&at.join("filler")),
+        |at, _| {
+            fs::remove_file(at.join("filler")).unwrap();
+            false
+        },
+    );
 }
 
 /// A file system that is remounted because of an error takes no changes any more.

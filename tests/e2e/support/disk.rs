@@ -1,6 +1,7 @@
 //! A disk that can be filled and cut off.
 
 use super::{eventually, run};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
@@ -151,6 +152,20 @@ impl Drop for Disk<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.at).status();
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
+    }
+}
+
+/// Takes all space of the disk on which a new file is.
+pub fn fill(filler: &Path) {
+    let disk = statvfs(filler.parent().unwrap()).unwrap();
+    let (file, mut len) = (fs::File::create(filler).unwrap(), 0);
+    let mut step = disk.f_bfree * disk.f_frsize;
+    // Others take and give space meanwhile.
+    while step >= disk.f_frsize {
+        match fallocate(&file, FallocateFlags::empty(), len, step) {
+            Ok(()) => len += step,
+            Err(_) => step /= 2,
+        }
     }
 }
 

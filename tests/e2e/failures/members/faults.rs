@@ -5,13 +5,11 @@
 use super::cluster::{Cluster, MDS, Member, OSSES};
 use super::cold::Cold;
 use super::crew::Course;
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
-use std::fs::{self, File};
-use std::path::Path;
+use std::fs;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
-use support::disk::Frozen;
+use support::disk::{Frozen, fill};
 use support::random::Random;
 use support::{eventually_none, glint, run, text};
 
@@ -171,18 +169,4 @@ fn mend(cluster: &Cluster<'_>, cold: &Arc<Mutex<Cold>>, lost: &[usize], course: 
         cluster.difference(|object| cold.lock().unwrap().copies_of(object))
     });
     cold.lock().unwrap().read_all(course);
-}
-
-/// Takes all space of the disk of a file.
-fn fill(filler: &Path) {
-    let disk = statvfs(filler.parent().unwrap()).unwrap();
-    let (file, mut len) = (File::create(filler).unwrap(), 0);
-    let mut step = disk.f_bfree * disk.f_frsize;
-    // Others take and give space meanwhile.
-    while step >= disk.f_frsize {
-        match fallocate(&file, FallocateFlags::empty(), len, step) {
-            Ok(()) => len += step,
-            Err(_) => step /= 2,
-        }
-    }
 }
