@@ -121,7 +121,8 @@ fn what_was_lost_is_taken_before_anything_else_is_copied() {
     write(&world, 4, b"new");
     world.next_row(|row| row.members[1].state = Syncing);
     let (row, part) = (world.row(), Touched { object: OBJECT, start: 4, end: 7 });
-    let copied = world.server(0).copy(world.here(0), (0, &row), 1, (OBJECT, &[part]), None);
+    let parts = [part];
+    let copied = world.server(0).copy(world.here(0), (0, &row), 1, (OBJECT, &parts), None);
     block_on(copied).unwrap();
     let mut wanted = OLD.to_vec();
     wanted[4..7].copy_from_slice(b"new");
