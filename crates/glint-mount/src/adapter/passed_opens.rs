@@ -9,6 +9,8 @@
 //! - An open counts here before the kernel hears of it, and until after the kernel has closed it.
 //!   So what the kernel has is a part of what is counted, and it refuses nothing of what is
 //!   answered by the counts.
+//! - It may hear of an answer late, and refuses one without an object if it has one by then. So who
+//!   writes only, and is in nobody's way else, is until he has written.
 //! - A mapping outlives its open file. Passing through ends when nobody has the object in hand, and
 //!   not with the last close. Until then new opens get the object, too, the handle by which it was
 //!   handed out is kept, and so is one that may have left a mapping that is stored to.
@@ -91,7 +93,15 @@ struct PassedFile<B> {
 struct FileOpens<B> {
     /// Opens that are not passed through and may have pages.
     readers: u32,
+    /// Others that are not, of which the kernel may not know yet.
+    unheard: SmallVec<[Handle; 2]>,
     passed: Option<PassedFile<B>>,
+}
+
+impl<B> Default for FileOpens<B> {
+    fn default() -> FileOpens<B> {
+        FileOpens { readers: 0, unheard: SmallVec::new(), passed: None }
+    }
 }
 
 impl<B> From<PassedFile<B>> for EndedPassing<B> {
@@ -110,7 +120,7 @@ impl<B: InHand> FileOpens<B> {
     }
 
     fn is_closed(&self) -> bool {
-        self.readers == 0 && self.passed.is_none()
+        self.readers == 0 && self.unheard.is_empty() && self.passed.is_none()
     }
 }
 
@@ -148,7 +158,7 @@ impl<B: InHand> PassedOpens<B> {
         handed: Option<B>,
     ) -> Option<PassedOpen<B>> {
         let mut files = self.files(ino);
-        let file = files.entry(ino).or_insert(FileOpens { readers: 0, passed: None });
+        let file = files.entry(ino).or_default();
         if file.is_closed()
             && access.only_reads()
             && let Some(object) = handed
@@ -163,11 +173,21 @@ impl<B: InHand> PassedOpens<B> {
             let object = passed.object.clone();
             return Some(PassedOpen { object, around: !access.only_reads() });
         }
-        file.readers += u32::from(access.reads);
+        match access.reads {
+            true => file.readers += 1,
+            false => file.unheard.push(handle),
+        }
+        None
+    }
+
+    /// The kernel has asked for something by this handle: it has heard of its open.
+    pub(crate) fn hear(&self, ino: Ino, handle: Handle) {
+        let mut files = self.files(ino);
+        let Some(file) = files.get_mut(&ino) else { return };
+        file.unheard.retain(|other| *other != handle);
         if file.is_closed() {
             files.remove(&ino);
         }
-        None
     }
 
     /// Takes an open away. Returns its handle, if that is to be released now, and what ends with
@@ -189,7 +209,8 @@ impl<B: InHand> PassedOpens<B> {
                     (passed.writer, is_kept) = (Some(handle), true);
                 }
             }
-            _ => file.readers = file.readers.saturating_sub(u32::from(access.reads)),
+            _ if access.reads => file.readers = file.readers.saturating_sub(1),
+            _ => file.unheard.retain(|other| *other != handle),
         }
         let ended = file.end_if_unused();
         if file.is_closed() {
@@ -271,6 +292,8 @@ mod tests {
         assert!(!opens.may_begin(INO, access(BOTH), None));
         assert!(!opens.may_begin(INO, access(READ | libc::O_DIRECT), None));
         assert!(opens.open(INO, Handle(0), access(WRITE), None).is_none(), "it has no pages");
+        assert!(!opens.may_begin(INO, access(READ), None), "the kernel may not know of it yet");
+        opens.hear(INO, Handle(0));
         let first = opens.open(INO, Handle(1), access(READ), Some(object)).unwrap();
         assert!(!first.around && !opens.may_begin(INO, access(READ), None));
         assert!(!opens.open(INO, Handle(2), access(READ), None).unwrap().around);
@@ -349,16 +372,28 @@ mod tests {
         paged: usize,
     }
 
+    impl KernelFile {
+        /// It hears of an open that was answered. Returns whether it takes it.
+        fn hear(&mut self, access: OpenAccess, is_passed: bool) -> bool {
+            let others = if is_passed { self.paged } else { self.passed };
+            match is_passed {
+                true => self.passed += 1,
+                false => self.paged += usize::from(access.reads),
+            }
+            others == 0
+        }
+    }
+
     proptest! {
-        /// Whatever is opened, closed and mapped in any order, and however late a close is heard
-        /// of: the kernel refuses nothing, and each handle is released once.
+        /// Whatever is opened, closed and mapped in any order, and however late an answer or a
+        /// close is heard of: the kernel refuses nothing, and each handle is released once.
         #[test]
         fn the_kernel_refuses_nothing(
-            steps in proptest::collection::vec((0u8..8, 0usize..8), 0..200)
+            steps in proptest::collection::vec((0u8..11, 0usize..8), 0..200)
         ) {
             let (opens, object) = (PassedOpens::<TestObject>::default(), TestObject::default());
             let mut kernel = KernelFile::default();
-            let (mut open, mut closing) = (Vec::new(), Vec::new());
+            let (mut answered, mut open, mut closing) = (Vec::new(), Vec::new(), Vec::new());
             let (mut next, mut released) = (0, HashSet::new());
             for (kind, at) in steps {
                 let mut release = |handle: Handle| assert!(released.insert(handle));
@@ -371,19 +406,15 @@ mod tests {
                         let handed = is_handed.then(|| object.clone());
                         let passed = opens.open(INO, handle, access, handed);
                         let passed = passed.map(|passed| passed.around);
-                        match passed {
-                            Some(around) => {
-                                prop_assert_eq!(kernel.paged, 0);
-                                prop_assert_eq!(around, !access.only_reads());
-                                kernel.passed += 1;
-                            }
-                            None => {
-                                prop_assert_eq!(kernel.passed, 0);
-                                kernel.paged += usize::from(access.reads);
-                            }
-                        }
-                        open.push((handle, access, passed.is_some()));
+                        prop_assert!(passed.is_none_or(|around| around != access.only_reads()));
+                        answered.push((handle, access, passed.is_some()));
                     }
+                    8 | 9 if !answered.is_empty() => {
+                        let (handle, access, passed) = answered.swap_remove(at % answered.len());
+                        prop_assert!(kernel.hear(access, passed));
+                        open.push((handle, access, passed));
+                    }
+                    10 if !open.is_empty() => opens.hear(INO, open[at % open.len()].0),
                     4 | 5 if !open.is_empty() => {
                         let (handle, access, passed) = open.swap_remove(at % open.len());
                         match passed {
@@ -410,7 +441,8 @@ mod tests {
             }
             object.0.store(false, Ordering::Relaxed);
             let mut release = |handle: Handle| assert!(released.insert(handle));
-            let open = open.into_iter().map(|(handle, access, _)| (handle, access));
+            let open = open.into_iter().chain(answered);
+            let open = open.map(|(handle, access, _)| (handle, access));
             for (handle, access) in closing.into_iter().chain(open) {
                 let (now, ended) = opens.close(INO, handle, access);
                 let kept = ended.into_iter().flat_map(|ended| ended.handles);

@@ -36,6 +36,11 @@ impl Passthrough {
         Passthrough { device, opens: PassedOpens::default(), is_told: AtomicBool::new(false) }
     }
 
+    /// The kernel has asked for something by this handle.
+    pub(crate) fn hear(&self, ino: Ino, handle: Handle) {
+        self.opens.hear(ino, handle);
+    }
+
     /// Gives an object to the kernel.
     fn register(&self, object: Arc<dyn LocalObject>) -> Option<Backing> {
         let registered = Backing::register(&self.device, object);
