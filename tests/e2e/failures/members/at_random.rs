@@ -4,13 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use super::cluster::{Cluster, OSSES};
 use super::cold::Cold;
 use super::crew::{Course, Crew, Worker};
 use super::faults::Fault::{
     self, CutOff, CutOffFromMds, Fill, Freeze, Halt, Kill, Slow, Spoil, Stop,
 };
 use super::faults::Strike;
+use super::oss_hosts::{Cluster, OSSES};
 use super::programs::{Fio, Fsx};
 use super::tree::Sources;
 use super::verified::Changer;

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use super::cluster::{Cluster, MDS, Member, OSSES};
 use super::cold::Cold;
 use super::crew::Course;
+use super::oss_hosts::{Cluster, MDS, Member, OSSES};
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;

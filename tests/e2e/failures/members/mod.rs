@@ -5,10 +5,10 @@
 //! again; whoever fails says which seed, round, way and member it was.
 
 mod at_random;
-mod cluster;
 mod cold;
 mod crew;
 mod faults;
+mod oss_hosts;
 mod programs;
 mod stamps;
 mod tree;
