@@ -7,7 +7,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::mapped::{map, map_to_read};
 use support::*;
 
@@ -214,9 +214,16 @@ fn what_the_kernel_cannot_read_by_itself_is_read_as_ever() {
         let Some(running) = up(world, transport, &["--osts", "2"]) else { return };
         let mount = world.mount_point();
         let path = make(mount.join("f"));
-        // Opened to write only, it has no pages; otherwise it has.
+        // Opened to write only, it has no pages, and is not in the way once it has written;
+        // otherwise it has.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
-        assert!(open(world, &path).1);
+        assert!(!open(world, &path).1);
+        writer.write_all_at(&content()[..1], 0).unwrap();
+        let begun = Instant::now();
+        while !open(world, &path).1 {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(50));
+        }
         drop(writer);
         std::thread::sleep(Duration::from_millis(500));
         let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
