@@ -84,6 +84,12 @@ impl<T: Transport> Client<T> {
         self.data.count_pages();
     }
 
+    /// From now on files of so many bytes and more are copied before they are locked, when they are
+    /// moved. For a simulation, whose files are small.
+    pub fn copy_ahead_from(&self, bytes: u64) {
+        let _ = self.data.ahead_bytes_min.set(bytes);
+    }
+
     /// From now on every change of metadata is made by the servers before its call returns.
     pub fn tell_changes_at_once(&self) {
         self.log.turn_off();

@@ -17,6 +17,7 @@ use crate::data::gate::DataGate;
 use crate::data::prefetch::PrefetchedFiles;
 use crate::data::read_ahead::ReadAheadMemory;
 use crate::data::write_limits::WriteLimits;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Memory, space and numbers that the files of a client share for their data.
@@ -29,6 +30,8 @@ pub(crate) struct SharedByFiles {
     /// Counts what was asked of objects for closes.
     glimpses: AtomicU64,
     counts_pages: AtomicBool,
+    /// From which size on files that are moved are copied before they are locked, if that was set.
+    pub(crate) ahead_bytes_min: OnceLock<u64>,
 }
 
 impl SharedByFiles {

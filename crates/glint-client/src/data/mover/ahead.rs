@@ -18,7 +18,7 @@ use glint_proto::{Attr, Bulk, Errno, FsResult, Ino, Layout, OstReply, OstRequest
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Smaller files are copied under the lock alone.
+/// Smaller files are copied under the lock alone, if nothing else was set.
 const FILE_BYTES_MIN: u64 = 16 << 20;
 /// So much is left for the lock: it is copied in a fraction of a second.
 const LEFT_BYTES: u64 = 8 << 20;
@@ -51,12 +51,13 @@ impl<T: Transport> Client<T> {
         progress: &CopyProgress,
     ) -> FsResult<Option<CopyAhead>> {
         let (ino, to) = (planned.ino, planned.layout);
-        if !planned.size_on_ost && planned.size < FILE_BYTES_MIN {
+        let bytes_min = self.data.ahead_bytes_min.get().copied().unwrap_or(FILE_BYTES_MIN);
+        if !planned.size_on_ost && planned.size < bytes_min {
             return Ok(None);
         }
         let from = self.asked_attributes(ino).await?.layout;
         let size = self.glimpse(ino, from).await?.map_or(0, |objects| objects.size);
-        if size < FILE_BYTES_MIN {
+        if size < bytes_min {
             return Ok(None);
         }
         // A server has too many watches, or is away: all is copied under the lock.
