@@ -5,6 +5,8 @@
 //! sends what it has: nobody looks at what it is told, and nobody may see anything of it once
 //! others have its locks.
 
+mod heal_rest;
+
 use crate::contested::Anew;
 use crate::fuzz::at;
 use crate::scenario::{Member, Run};
@@ -49,6 +51,7 @@ fn ms(time: Duration) -> u64 {
 impl Run {
     /// Something happens, or nothing.
     pub(crate) async fn fate(self: &Rc<Self>) {
+        self.end_rest_of_heal(false).await;
         if self.harms_left.get() == 0 {
             return;
         }
@@ -62,7 +65,9 @@ impl Run {
         if self.layout.replicas > 1 && self.executor.one_in(4) {
             return self.fell_a_head().await;
         }
+        // What is lost is copied back, so heal must not rest.
         let may_lose = self.fates < FATES && self.probe.borrow().is_some();
+        let may_lose = may_lose && self.heal_rests_until.get().is_none();
         if may_lose && self.executor.one_in(6) {
             return self.remove_objects().await;
         }
@@ -80,6 +85,7 @@ impl Run {
             5 => self.part(host),
             7..=9 => self.give_up().await,
             6 if self.begins_outage() => self.hosts.stall(host, self.up_to(OUTAGE)),
+            10 => self.have_heal_rest().await,
             11 => self.stand_still(host),
             12 => {
                 self.troubles.flush.set(true);

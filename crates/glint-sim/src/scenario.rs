@@ -55,6 +55,8 @@ pub struct Outcome {
     pub given_up: u64,
     /// Objects whose files were removed from one member.
     pub removed: u64,
+    /// Times that heal rested while members failed.
+    pub heal_rests: u64,
     /// Files that the kernels of clients read from pages that they had.
     pub read_in_kernel: u64,
     /// Files of which they were given pages that they had not asked for.
@@ -95,6 +97,8 @@ pub(crate) struct Run {
     pub(crate) harms_left: Cell<u64>,
     /// When the next server may be out of reach: those who work on wait for each only so long.
     pub(crate) calm_until: Cell<Duration>,
+    /// Until when heal rests, if it does.
+    pub(crate) heal_rests_until: Cell<Option<Duration>>,
     /// A client is being cut off.
     pub(crate) cutting_off: Cell<bool>,
     /// Until when something may come of clients that were cut off.
@@ -175,6 +179,7 @@ fn run_here(seed: u64, copies: bool, lapse: Option<Lapse>) -> Result<Outcome, St
         outcome: Cell::default(),
         harms_left: Cell::new(1 + executor.below(HARMS)),
         calm_until: Cell::default(),
+        heal_rests_until: Cell::default(),
         cutting_off: Cell::default(),
         watched_until: Cell::default(),
         is_hostile: Cell::default(),
@@ -316,6 +321,7 @@ impl Run {
         for member in &*self.members.borrow() {
             self.executor.go_on(member.machine);
         }
+        self.end_rest_of_heal(true).await;
         self.lose_power_last().await;
         self.verify(shared).await
     }
@@ -434,6 +440,7 @@ impl Outcome {
         self.felled_heads += other.felled_heads;
         self.given_up += other.given_up;
         self.removed += other.removed;
+        self.heal_rests += other.heal_rests;
         self.read_in_kernel += other.read_in_kernel;
         self.stored_in_kernel += other.stored_in_kernel;
         self.seconds += other.seconds;

@@ -244,7 +244,8 @@ impl Run {
         }
     }
 
-    fn fail(&self, failure: String) {
+    /// Something was wrong.
+    pub(crate) fn fail(&self, failure: String) {
         self.failure.borrow_mut().get_or_insert(failure);
     }
 
