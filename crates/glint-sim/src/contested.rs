@@ -61,6 +61,16 @@ impl Contested {
         Ok(Contested { ino, turn, values, unsynced, in_doubt, outage, loss, locks })
     }
 
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Whether a server was out of reach until lately, so that a client may have given up what it had
+    /// not made durable.
+    pub(crate) fn had_outage(&self) -> bool {
+        self.outage.get().is_some_and(|then| clock::since(then) < 2 * LEASE)
+    }
+
     /// A server is out of reach from now on, for a while.
     pub(crate) fn note_outage(&self) {
         self.outage.set(Some(clock::now()));
@@ -86,9 +96,7 @@ impl Contested {
     /// that a client gave up what it had written: a server that was out of reach did not make it
     /// durable in half a lease, and somebody else wanted the file.
     fn told<T>(&self, troubles: &Troubles, got: FsResult<T>) -> Result<Option<T>, String> {
-        let is_given_up = matches!(got, Err(Errno::EIO))
-            && self.outage.get().is_some_and(|then| clock::since(then) < 2 * LEASE);
-        if is_given_up {
+        if matches!(got, Err(Errno::EIO)) && self.had_outage() {
             self.in_doubt.set(true);
             return Ok(None);
         }

@@ -114,6 +114,7 @@ impl Run {
         let may = now >= self.calm_until.get();
         if may {
             self.calm_until.set(now + OUTAGE + CALM);
+            self.doubt_moves();
             if let Some(contested) = &*self.contested.borrow() {
                 contested.note_outage();
             }
@@ -165,7 +166,7 @@ impl Run {
     /// An OSS is lost, and an administrator gives its OSTs up where nothing is lost with them. Then it
     /// comes back with all that it had, which counts for nothing any more.
     async fn give_up(&self) {
-        if self.layout.replicas < 2 || self.hosts.count() == 1 {
+        if self.layout.replicas < 2 || self.hosts.count() == 1 || self.moves.took_copies() {
             return;
         }
         let host = 1 + self.executor.below(self.hosts.count() as u64 - 1) as usize;
@@ -422,8 +423,10 @@ impl Run {
         Ok(())
     }
 
-    async fn cut_off(&self, member: &Member) {
+    /// A client that lives is not heard of any more.
+    pub(crate) async fn cut_off(&self, member: &Member) {
         self.lose(member);
+        self.doubt_moves();
         self.count(|outcome| outcome.cut_off_clients += 1);
         let is_alone = self.members.borrow().iter().filter(|m| !m.dead.get()).count() == 1;
         let time = self.cut_off_for();

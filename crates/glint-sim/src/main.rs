@@ -93,8 +93,8 @@ fn main() -> ExitCode {
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
          power, {} failed disks, {} dead and {} cut off clients, {} \
-         heads felled, {} OSTs given up, {} objects removed, {} rests of heal, {} files read in \
-         kernels and {} stored there; next {:016x}",
+         heads felled, {} OSTs given up, {} objects removed, {} files moved, {} rests of \
+         heal, {} files read in kernels and {} stored there; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -107,6 +107,7 @@ fn main() -> ExitCode {
         total.felled_heads,
         total.given_up,
         total.removed,
+        total.moved,
         total.heal_rests,
         total.read_in_kernel,
         total.stored_in_kernel,

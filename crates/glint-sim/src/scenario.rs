@@ -13,6 +13,7 @@ use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{Hosts, Servers};
 use crate::world::kernel::SimulatedKernel;
 use crate::world::lapses::{DeafClient, Lapse};
+use crate::world::moved::Moves;
 use crate::world::peers::connect;
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Cluster, Remote};
@@ -55,6 +56,8 @@ pub struct Outcome {
     pub given_up: u64,
     /// Objects whose files were removed from one member.
     pub removed: u64,
+    /// Files that were moved to other objects.
+    pub moved: u64,
     /// Times that heal rested while members failed.
     pub heal_rests: u64,
     /// Files that the kernels of clients read from pages that they had.
@@ -97,6 +100,7 @@ pub(crate) struct Run {
     pub(crate) harms_left: Cell<u64>,
     /// When the next server may be out of reach: those who work on wait for each only so long.
     pub(crate) calm_until: Cell<Duration>,
+    pub(crate) moves: Moves,
     /// Until when heal rests, if it does.
     pub(crate) heal_rests_until: Cell<Option<Duration>>,
     /// A client is being cut off.
@@ -179,6 +183,7 @@ fn run_here(seed: u64, copies: bool, lapse: Option<Lapse>) -> Result<Outcome, St
         outcome: Cell::default(),
         harms_left: Cell::new(1 + executor.below(HARMS)),
         calm_until: Cell::default(),
+        moves: Moves::new(&executor),
         heal_rests_until: Cell::default(),
         cutting_off: Cell::default(),
         watched_until: Cell::default(),
@@ -304,6 +309,7 @@ impl Run {
                 self.end_what_failed().await;
             }
             self.fate().await;
+            self.move_something().await;
         }
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -323,6 +329,7 @@ impl Run {
         }
         self.end_rest_of_heal(true).await;
         self.lose_power_last().await;
+        self.end_moves().await?;
         self.verify(shared).await
     }
 
@@ -338,6 +345,10 @@ impl Run {
         let is_deaf = self.lapse == Some(Lapse::AbsentNamesKept);
         let deaf = is_deaf.then(|| DeafClient::listen(&connection));
         let fs = begin(connection, index);
+        if self.executor.one_in(2) {
+            // However small its files are.
+            fs.copy_ahead_from(1);
+        }
         if let Some(deaf) = deaf {
             deaf.begin(&fs, index, &self.executor, &self.hosts);
         }
@@ -440,6 +451,7 @@ impl Outcome {
         self.felled_heads += other.felled_heads;
         self.given_up += other.given_up;
         self.removed += other.removed;
+        self.moved += other.moved;
         self.heal_rests += other.heal_rests;
         self.read_in_kernel += other.read_in_kernel;
         self.stored_in_kernel += other.stored_in_kernel;

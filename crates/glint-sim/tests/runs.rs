@@ -34,6 +34,7 @@ fn a_seed_gives_the_same_run_again() {
     });
     let total = total.into_inner().unwrap();
     assert!(total.read_in_kernel > 0 && total.stored_in_kernel > 0, "{total:?}");
+    assert!(total.moved > 0, "{total:?}");
 }
 
 /// Runs seeds with a fault until one finds it. Returns what that says.

@@ -1,8 +1,9 @@
 //! What must be there at the end of a run: at clients, at servers, and on their disks.
 
+use crate::fuzz::at;
 use crate::scenario::{Member, Run, text};
 use crate::workload::list;
-use crate::world::hosts::{self, Hosts};
+use crate::world::hosts::{self, Hosts, MDS};
 use glint_proto::{Ino, ObjectId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 /// Longest time that members of chains take to be healed, once nothing goes wrong any more.
 const HEAL_MAX: Duration = Duration::from_secs(60);
+/// The same for objects that files had before they were moved: pauses between attempts grow.
+const DESTROY_MAX: Duration = Duration::from_secs(120);
 
 /// Checks the disks at the end, but for objects of these files, or of `any` that is not there.
 pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
@@ -19,39 +22,47 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
     if let Some(finding) = report.findings.first() {
         return Err(format!("{finding:?}"));
     }
-    let strays = hosts.files_with_objects().into_iter();
+    // Objects of a layout that a file had before it was moved belong to nobody.
+    let is_of_file = |object: &ObjectId| match report.files.get(&object.ino) {
+        Some(Some(extent)) => extent.layout.stripe_of(*object).is_some(),
+        found => found.is_some(),
+    };
     let copies = hosts.copies();
-    let differ = |copies: &&Vec<(String, Vec<u8>)>| {
+    let differ = |object: Option<ObjectId>, copies: &[(String, Vec<u8>)]| {
+        let has_one = object.is_some_and(|object| !object.is_of_chain());
+        let count = if has_one { 1 } else { hosts.replicas() };
         // One that is not there is as good as an empty one.
-        let has_all = copies.len() == hosts.replicas() || copies[0].1.is_empty();
+        let has_all = copies.len() == count || copies[0].1.is_empty();
         !has_all || copies.windows(2).any(|two| two[0].1 != two[1].1)
     };
-    // A hostile client may make objects of its own files at one OST alone, where no file has them.
-    let theirs: BTreeSet<String> = but.iter().map(|ino| format!("{:016x}", ino.0)).collect();
-    let is_of_chain =
-        |stripe: &str| u16::from_str_radix(stripe, 16).is_ok_and(|n| n >= ObjectId::OF_CHAINS);
-    let is_theirs = |object: &str| {
-        let parts = object.split_once('.');
-        parts.is_some_and(|(ino, stripe)| theirs.contains(ino) && !is_of_chain(stripe))
+    let is_checked = |object: ObjectId| {
+        // A hostile client may make objects of its own files at one OST alone, where no file has them.
+        let is_theirs = but.contains(&object.ino) && !object.is_of_chain();
+        // Nobody reads an object that belongs to no file.
+        let is_left = any && !is_of_file(&object);
+        !is_theirs && !is_left
     };
-    // Nobody reads an object that belongs to no file.
-    let is_left = |object: &str| {
-        let ino = object.split_once('.').and_then(|(ino, _)| u64::from_str_radix(ino, 16).ok());
-        any && ino.is_some_and(|ino| !report.files.contains_key(&Ino(ino)))
-    };
-    let is_checked = |object: &str| !is_theirs(object) && !is_left(object);
-    let differing = copies.iter().find(|(object, copies)| differ(copies) && is_checked(object));
+    let differing = copies.iter().find(|(name, copies)| {
+        let object = object_named(name);
+        differ(object, copies) && object.is_none_or(is_checked)
+    });
     if let Some((object, copies)) = differing {
         let shown: Vec<_> = copies.iter().map(|(place, bytes)| (place, bytes.len())).collect();
         return Err(format!("copies of {object} differ: {shown:?}"));
     }
-    match strays
-        .filter(|ino| !any && !but.contains(ino))
-        .find(|ino| !report.files.contains_key(ino))
-    {
-        Some(ino) => Err(format!("an object belongs to no file: {ino}")),
+    let objects = hosts.objects().into_iter();
+    let mut strays = objects.filter(|object| !any && !but.contains(&object.ino));
+    match strays.find(|object| !is_of_file(object)) {
+        Some(object) => Err(format!("an object belongs to no file: {object}")),
         None => Ok(()),
     }
+}
+
+/// The object in a file of this name.
+fn object_named(name: &str) -> Option<ObjectId> {
+    let (ino, stripe) = name.split_once('.')?;
+    let ino = u64::from_str_radix(ino, 16).ok()?;
+    Some(ObjectId { ino: Ino(ino), stripe: u16::from_str_radix(stripe, 16).ok()? })
 }
 
 impl Run {
@@ -122,7 +133,22 @@ impl Run {
             }
             self.executor.sleep(Duration::from_millis(100)).await;
         }
+        self.await_what_moved().await;
         (0..self.hosts.count()).for_each(|host| self.hosts.stop(host));
         Ok(())
+    }
+
+    /// Gives the MDS time to destroy the objects that files had before they were moved. The disks show
+    /// whether it did.
+    async fn await_what_moved(&self) {
+        let until = self.executor.now() + DESTROY_MAX;
+        while self.executor.now() < until {
+            let servers = self.hosts.mds();
+            let kept = async move { servers.mds().moved_and_kept().await };
+            if at(&self.executor, self.hosts.machine(MDS), kept).await == Ok(0) {
+                return;
+            }
+            self.executor.sleep(Duration::from_secs(1)).await;
+        }
     }
 }

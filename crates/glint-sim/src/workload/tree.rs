@@ -67,6 +67,11 @@ impl SharedTree {
         fs.sync().await?;
         Ok(tree)
     }
+
+    /// All files of it.
+    pub(crate) fn inos(&self) -> Vec<Ino> {
+        self.files.keys().copied().collect()
+    }
 }
 
 /// Whether a call on a file may fail like this: disks fail, are full, or are out of reach for long.

@@ -194,15 +194,14 @@ impl Hosts {
         }
     }
 
-    /// Files that have objects; but not objects that an OSS may have because it lost power: when it
-    /// is told again to destroy them, before a client writes again what was lost of them.
-    pub(crate) fn files_with_objects(&self) -> Vec<Ino> {
+    /// All objects; but not those that an OSS may have because it lost power: when it is told again to
+    /// destroy them, before a client writes again what was lost of them.
+    pub(crate) fn objects(&self) -> Vec<ObjectId> {
         let mut found = Vec::new();
         let is_sure = |(number, host): &(usize, &Host)| *number == MDS || host.lost.get().is_none();
         let hosts = self.hosts.iter().enumerate().filter(is_sure);
         for store in hosts.flat_map(|(_, host)| host.stores(&Arc::default())) {
-            let walked =
-                store.walk(|stored| found.push(stored.object.ino), |path| panic!("{path:?}"));
+            let walked = store.walk(|stored| found.push(stored.object), |path| panic!("{path:?}"));
             walked.unwrap_or_else(|error| panic!("looking for objects: {error}"));
         }
         found

@@ -6,6 +6,7 @@ pub(crate) mod felled;
 pub(crate) mod hosts;
 pub(crate) mod kernel;
 pub(crate) mod lapses;
+pub(crate) mod moved;
 pub(crate) mod network;
 pub(crate) mod peers;
 pub(crate) mod records;
