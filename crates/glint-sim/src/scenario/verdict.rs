@@ -36,7 +36,8 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
         !has_all || copies.windows(2).any(|two| two[0].1 != two[1].1)
     };
     let is_checked = |object: ObjectId| {
-        // A hostile client may make objects of its own files at one OST alone, where no file has them.
+        // A hostile client may make objects of its own files at one OST alone, where no file has
+        // them.
         let is_theirs = but.contains(&object.ino) && !object.is_of_chain();
         // Nobody reads an object that belongs to no file.
         let is_left = any && !is_of_file(&object);
@@ -138,8 +139,8 @@ impl Run {
         Ok(())
     }
 
-    /// Gives the MDS time to destroy the objects that files had before they were moved. The disks show
-    /// whether it did.
+    /// Gives the MDS time to destroy the objects that files had before they were moved. The disks
+    /// show whether it did.
     async fn await_what_moved(&self) {
         let until = self.executor.now() + DESTROY_MAX;
         while self.executor.now() < until {

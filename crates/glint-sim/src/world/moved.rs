@@ -3,8 +3,8 @@
 //! Amid that, or just after the switch, the client that moves one dies or is cut off, the MDS is
 //! started again, or power is lost.
 //!
-//! Where clients keep locks any of them moves any file, also those that all read and change. Where they
-//! do not, each moves its own: nobody tells others then where data lies.
+//! Where clients keep locks any of them moves any file, also those that all read and change. Where
+//! they do not, each moves its own: nobody tells others then where data lies.
 //!
 //! Invariants:
 //! - A move may be refused, but it ends.
@@ -29,12 +29,12 @@ const MOVES: u64 = 8;
 const FATES_TO_A_MOVE: u64 = 4;
 /// Stripes that a file gets, at most.
 const STRIPES: u64 = 2;
-/// How soon something goes wrong once a move has begun: before so many microseconds, most of it much
-/// earlier.
+/// How soon something goes wrong once a move has begun: before so many microseconds, most of it
+/// much earlier.
 const HARM_US_LOG2_MIN: u64 = 8;
 const HARM_US_LOG2_MAX: u64 = 18;
-/// How long the end of a move is waited for, if something is to go wrong just after it, and how soon
-/// after it that does.
+/// How long the end of a move is waited for, if something is to go wrong just after it, and how
+/// soon after it that does.
 const SWITCHED: Duration = Duration::from_secs(1);
 const JUST_AFTER: Duration = Duration::from_millis(1);
 /// How long a move takes, at most, once nothing goes wrong any more.
@@ -224,8 +224,8 @@ impl Run {
         }
     }
 
-    /// A server is out of reach, or a client that moves a file is cut off: others may give up what they
-    /// had not made durable of such a file.
+    /// A server is out of reach, or a client that moves a file is cut off: others may give up what
+    /// they had not made durable of such a file.
     pub(crate) fn doubt_moves(&self) {
         let now = self.executor.now();
         let is_recent =
