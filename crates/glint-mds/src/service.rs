@@ -25,7 +25,9 @@ use glint_kv::{Batch, CacheUse, Keyspace, Kv, KvError, Loaded};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
-use glint_proto::{Avoided, ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
+use glint_proto::{
+    Avoided, ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp, clock,
+};
 use glint_telemetry::Heat;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -179,6 +181,7 @@ impl<K: Kv> Mds<K> {
         let replays = !returning.is_empty() && (config.after_power_loss || unfinished);
         mds.begin_run(replays).await?;
         if !returning.is_empty() {
+            mds.destroyed.lock().left_kept = Some(clock::now() + config.lease);
             tracing::info!(
                 clients = returning.len(),
                 replays,

@@ -30,6 +30,8 @@ pub(crate) struct Destroyed {
     changes: BTreeSet<(u64, OrphanKey)>,
     /// Objects that data has moved from, until nobody may look at them any more.
     pub(crate) kept: HashMap<OrphanKey, Instant>,
+    /// Until when that is so of all that the last run has left: nobody knows when data moved.
+    pub(crate) left_kept: Option<Instant>,
     pub(crate) retry: Retry,
 }
 
@@ -95,16 +97,18 @@ impl Destroyed {
 
     /// Whether objects may not be removed yet; if so, they are looked at again in time.
     pub(super) fn keeps(&mut self, key: &[u8], now: Instant) -> bool {
-        match self.kept.get(key) {
-            Some(until) if *until > now => {
-                self.retry.at(*until);
+        // Objects of a file that was removed have the key of its inode.
+        let is_moved = key.len() > Ino::ROOT.key().len();
+        let until = self.kept.get(key).copied().max(self.left_kept.filter(|_| is_moved));
+        match until {
+            Some(until) if until > now => {
+                self.retry.at(until);
                 true
             }
-            Some(_) => {
+            _ => {
                 self.kept.remove(key);
                 false
             }
-            None => false,
         }
     }
 
@@ -146,6 +150,7 @@ impl Destroyed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::keys;
 
     #[test]
     fn files_with_copies_are_removed_again_if_somebody_may_have_copied_them() {
@@ -163,6 +168,17 @@ mod tests {
         assert_eq!(after_removal(None), (vec![key(1)], true));
         assert_eq!(after_removal(Some(now + second)), (vec![key(1)], true));
         assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], false));
+    }
+
+    #[test]
+    fn what_data_has_moved_from_is_kept_for_a_lease_after_a_restart_too() {
+        let (now, lease) = (clock::now(), Duration::from_secs(1));
+        let mut destroyed = Destroyed { left_kept: Some(now + lease), ..Destroyed::default() };
+        let moved = keys::orphan_objects(Ino(1), Layout::default());
+        assert!(destroyed.keeps(&moved, now), "who asked the last run may look there");
+        assert!(!destroyed.retry.take_due(now) && destroyed.retry.take_due(now + lease));
+        assert!(!destroyed.keeps(&moved, now + lease));
+        assert!(!destroyed.keeps(&Ino(1).key(), now), "nobody looks for a file that was removed");
     }
 
     /// One server says at once that an object is left, while another has not heard of its order
