@@ -100,6 +100,7 @@ pub(crate) struct Run {
     pub(crate) harms_left: Cell<u64>,
     /// When the next server may be out of reach: those who work on wait for each only so long.
     pub(crate) calm_until: Cell<Duration>,
+    /// Files that are moved.
     pub(crate) moves: Moves,
     /// Until when heal rests, if it does.
     pub(crate) heal_rests_until: Cell<Option<Duration>>,
