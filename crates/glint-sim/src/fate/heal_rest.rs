@@ -7,8 +7,10 @@ use crate::world::hosts::MDS;
 use glint_net::AdminService;
 use std::time::Duration;
 
-/// How long heal rests, at most.
+/// How long heal rests, at most: every third time, and the other times, after which much of the
+/// run is left.
 const REST: Duration = Duration::from_secs(60);
+const SHORT_REST: Duration = Duration::from_secs(8);
 
 impl Run {
     /// Has heal rest, if it does not.
@@ -17,7 +19,8 @@ impl Run {
             return;
         }
         self.pause_heal(true).await;
-        self.heal_rests_until.set(Some(self.executor.now() + self.up_to(REST)));
+        let rest = self.up_to(if self.executor.one_in(3) { REST } else { SHORT_REST });
+        self.heal_rests_until.set(Some(self.executor.now() + rest));
         self.count(|outcome| outcome.heal_rests += 1);
     }
 
