@@ -600,6 +600,8 @@ mod tests {
         assert!(lock(&b).is_none(), "it is not forgotten yet");
         block_on(mds.forget_quiet(&Obedient)).unwrap();
         assert!(lock(&b).is_some());
+        let is_moving = |session: &Session| mds.is_moving(&[], session.client());
+        assert!(is_moving(&c) && !is_moving(&a), "what it still writes is not to be removed yet");
         drop((mds, executing));
         kv.lose_power();
         let mds = start(&kv, 200, true);
