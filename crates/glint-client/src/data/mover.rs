@@ -10,6 +10,9 @@
 //! - A lock that others want is kept for a part of the lease at most: then the file stays where it
 //!   is, and what was copied is removed. So it does if nothing can be copied for a whole lease, as
 //!   an OST does not answer.
+//! - New objects are removed only after everything that was sent to them has ended: what a server
+//!   executes later would make them again, and nobody would know. Who waits for the move, and for
+//!   the lock, does not wait for that.
 
 mod ahead;
 mod copying;
@@ -30,7 +33,7 @@ use glint_proto::lock::Range;
 use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
 use progress::CopyProgress;
 use ranges::FileRanges;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -42,9 +45,10 @@ const PATIENCE_DIVISOR: u32 = 4;
 /// Attempts to have nobody else inside when the file was copied before it was locked.
 const LOCK_ATTEMPTS: usize = 10;
 
-/// Since when others want the lock on the file that is being moved.
+/// The lock on the file that is being moved, and since when others want it.
 struct Patience<'a> {
-    guard: Option<&'a DataLockGuard>,
+    /// With the shut gate, until others are let in.
+    held: RefCell<Option<(Shut<'a>, Option<DataLockGuard>)>>,
     wanted: Cell<Option<Instant>>,
     most: Duration,
 }
@@ -52,7 +56,9 @@ struct Patience<'a> {
 impl Patience<'_> {
     /// EAGAIN if others have waited long enough; EIO if the lock is lost.
     fn check(&self) -> FsResult<()> {
-        let Some(guard) = self.guard else { return Ok(()) };
+        let held = self.held.borrow();
+        let Some((_, guard)) = &*held else { return Err(Errno::EAGAIN) };
+        let Some(guard) = guard else { return Ok(()) };
         if !guard.is_held() {
             return Err(Errno::EIO);
         }
@@ -65,23 +71,34 @@ impl Patience<'_> {
         if now.saturating_duration_since(since) < self.most { Ok(()) } else { Err(Errno::EAGAIN) }
     }
 
-    /// Waits until others have waited long enough, or the lock is lost.
+    /// Waits until others have waited long enough, or the lock is lost. Once they are let in, who
+    /// did that has told why.
     async fn over(&self) -> FsResult<()> {
         loop {
             host::sleep(10 * LOOK).await;
-            self.check()?;
+            if self.held.borrow().is_some() {
+                self.check()?;
+            }
         }
     }
 
     fn is_held(&self) -> bool {
-        self.guard.is_none_or(DataLockGuard::is_held)
+        let is_held =
+            |guard: &Option<DataLockGuard>| guard.as_ref().is_none_or(DataLockGuard::is_held);
+        self.held.borrow().as_ref().is_some_and(|(_, guard)| is_held(guard))
+    }
+
+    /// Others get the lock, and calls of this client go on.
+    fn let_go(&self) {
+        drop(self.held.take());
     }
 }
 
 impl<T: Transport> Client<T> {
     /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
     /// used too much for that, EBUSY if the kernel has its object, ETIMEDOUT if an OST does not
-    /// answer; then nothing has changed. Goes on if nobody waits for it any more.
+    /// answer; then nothing has changed. Goes on if nobody waits for it any more, and after an
+    /// error until nothing of it is under way.
     pub(crate) async fn restripe(
         &self,
         caller: &Caller,
@@ -90,23 +107,30 @@ impl<T: Transport> Client<T> {
         avoid: Vec<u16>,
     ) -> FsResult<()> {
         let Some(client) = self.me.get().and_then(Weak::upgrade) else {
-            return self.move_data(caller, ino, layout, avoid).await;
+            return self.move_data(caller, ino, layout, avoid, &|_| ()).await;
         };
         let (done, caller) = (Arc::new(glint_wait::Monitor::new(None)), caller.clone());
-        let result = done.clone();
+        let told = done.clone();
         host::spawn(async move {
-            let moved = client.move_data(&caller, ino, layout, avoid).await;
-            result.change(|result| *result = Some(moved));
+            let tell = |moved: FsResult<()>| {
+                told.change(|result: &mut Option<FsResult<()>>| {
+                    result.get_or_insert(moved);
+                });
+            };
+            let moved = client.move_data(&caller, ino, layout, avoid, &tell).await;
+            tell(moved);
         });
         done.until(|result: &mut Option<FsResult<()>>| result.take()).await
     }
 
+    /// The same; an error is given to `tell` as soon as nobody has to wait for the rest.
     async fn move_data(
         &self,
         caller: &Caller,
         ino: Ino,
         layout: Layout,
         avoid: Vec<u16>,
+        tell: &dyn Fn(FsResult<()>),
     ) -> FsResult<()> {
         // Nothing is copied in vain, and the switch would see it, too.
         if self.handles.is_handed_out(ino) {
@@ -119,7 +143,7 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EPROTO);
         };
         let to = planned.layout;
-        let moved = self.copy_and_switch(caller, &planned, session).await;
+        let moved = self.copy_and_switch(caller, &planned, session, tell).await;
         if moved.is_err()
             && let Err(errno) = self.ask(caller, &MdsRequest::DropLayout { ino, layout: to }).await
         {
@@ -136,16 +160,17 @@ impl<T: Transport> Client<T> {
         caller: &Caller,
         planned: &Attr,
         session: Generation,
+        tell: &dyn Fn(FsResult<()>),
     ) -> FsResult<()> {
         let (ino, to) = (planned.ino, planned.layout);
         let inode = self.inode(ino);
         let written = Cell::new(0);
-        let is_planned = || self.cache.is_session(session);
         let progress = CopyProgress::new(self.parameters.lease);
+        let is_planned = || self.cache.is_session(session) && !progress.is_given_up();
         let copied = self.copy_ahead(planned, &written, &is_planned, &progress);
-        let mut ahead = progress.unless_stalled(copied).await?;
+        let mut ahead = progress.unless_stalled(copied, tell).await?;
         let mut attempts = LOCK_ATTEMPTS;
-        let (guard, _shut) = loop {
+        let (guard, shut) = loop {
             match (self.lock_whole(ino, inode.as_ref()).await, &mut ahead) {
                 (Err(Errno::EAGAIN), Some(ahead)) if attempts > 1 => {
                     // Nothing was copied under the lock: what others do now is one more round.
@@ -153,7 +178,7 @@ impl<T: Transport> Client<T> {
                     host::sleep(10 * LOOK).await;
                     let copied =
                         self.copy_round((ino, to), &written, &is_planned, ahead, &progress);
-                    progress.unless_stalled(copied).await?;
+                    progress.unless_stalled(copied, tell).await?;
                 }
                 (locked, _) => break locked?,
             }
@@ -163,7 +188,8 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EBUSY);
         }
         let most = self.parameters.lease / PATIENCE_DIVISOR;
-        let patience = Patience { guard: guard.as_ref(), wanted: Cell::new(None), most };
+        let held = RefCell::new(Some((shut, guard)));
+        let patience = Patience { held, wanted: Cell::new(None), most };
         if let Some(inode) = &inode {
             self.flush_inode(inode).await?;
         }
@@ -204,14 +230,23 @@ impl<T: Transport> Client<T> {
                     let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
                     self.set_objects_time(ino, to, mtime, &is_held).await
                 };
-                progress.unless_stalled(made).await?;
+                let stalled = |error| {
+                    patience.let_go();
+                    tell(error);
+                };
+                progress.unless_stalled(made, stalled).await?;
                 // May take longer: all that was copied before the lock is flushed.
                 self.sync_objects(ino, to).await
             };
             // An OST that does not answer is not waited for while others wait for the lock.
             match select(pin!(copied), pin!(patience.over())).await {
                 Either::Left((copied, _)) => copied?,
-                Either::Right((over, _)) => over?,
+                Either::Right((over, copied)) => {
+                    patience.let_go();
+                    tell(over);
+                    let _ = copied.await;
+                    over?;
+                }
             }
         }
         patience.check()?;

@@ -6,16 +6,25 @@
 //!   MDS knows the file ([`Client::until_created`]).
 //! - What the objects say about size and times is asked from all objects
 //!   of a file, and only believed while the inode says so (`size_on_ost`).
+//! - Who changes several objects at once returns when all requests have ended, also after an error.
 
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use glint_net::Transport;
 use glint_proto::layout::Piece;
 use glint_proto::{
     Attr, Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, Timestamp,
 };
+
+/// Answers to all of these requests, or the first error, once none is under way: one that is
+/// executed later would come after the lock was returned, or the objects were removed.
+async fn all_ended<R>(
+    requests: impl Iterator<Item = impl Future<Output = FsResult<R>>>,
+) -> FsResult<Vec<R>> {
+    join_all(requests).await.into_iter().collect()
+}
 
 impl<T: Transport> Client<T> {
     /// A request to an OST, with what allows it if that is needed. It is EIO if it changes what is
@@ -64,7 +73,7 @@ impl<T: Transport> Client<T> {
         if layout.stripe_count <= 1 {
             return Ok(vec![ask(0).await?]);
         }
-        try_join_all((0..layout.stripe_count).map(ask)).await
+        all_ended((0..layout.stripe_count).map(ask)).await
     }
 
     /// Attributes of the objects of a file together; `None` if it has no object.
@@ -254,7 +263,7 @@ impl<T: Transport> Client<T> {
                 None => Ok(()),
             };
         }
-        try_join_all(pieces.map(write)).await.map(drop)
+        all_ended(pieces.map(write)).await.map(drop)
     }
 
     /// fallocate(2) of a range that ends within the largest file: what lies of it in an object is
@@ -277,7 +286,7 @@ impl<T: Transport> Client<T> {
             let ost = self.placement.ost_of(layout, stripe);
             (len > 0).then(|| self.ask_ost(ost, request, Bulk::None, is_held))
         };
-        try_join_all((0..layout.stripe_count.max(1)).filter_map(allocate)).await.map(drop)
+        all_ended((0..layout.stripe_count.max(1)).filter_map(allocate)).await.map(drop)
     }
 
     /// SEEK_DATA and SEEK_HOLE of lseek(2), in a file of `size` bytes: what the objects find

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 pub(super) struct CopyProgress {
     last: Cell<Instant>,
     most: Duration,
+    is_given_up: Cell<bool>,
 }
 
 impl CopyProgress {
     /// A copy that begins now, and of which some part is to be copied every `most`.
     pub(super) fn new(most: Duration) -> CopyProgress {
-        CopyProgress { last: Cell::new(clock::now()), most }
+        CopyProgress { last: Cell::new(clock::now()), most, is_given_up: Cell::new(false) }
     }
 
     /// Notes that the copy goes on.
@@ -25,10 +26,17 @@ impl CopyProgress {
         self.last.set(clock::now());
     }
 
-    /// Waits for a part of the copy: ETIMEDOUT if nothing was copied for too long.
+    /// Whether nothing more is to be sent, as nothing was copied for too long.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up.get()
+    }
+
+    /// Waits for a part of the copy: ETIMEDOUT if nothing was copied for too long. That is given to
+    /// `tell` at once; when this returns, nothing that was sent is under way.
     pub(super) async fn unless_stalled<R>(
         &self,
         copy: impl Future<Output = FsResult<R>>,
+        tell: impl FnOnce(FsResult<()>),
     ) -> FsResult<R> {
         self.made();
         let stalled = async {
@@ -38,7 +46,12 @@ impl CopyProgress {
         };
         match select(pin!(copy), pin!(stalled)).await {
             Either::Left((copied, _)) => copied,
-            Either::Right(((), _)) => Err(Errno::ETIMEDOUT),
+            Either::Right(((), copy)) => {
+                self.is_given_up.set(true);
+                tell(Err(Errno::ETIMEDOUT));
+                let _ = copy.await;
+                Err(Errno::ETIMEDOUT)
+            }
         }
     }
 }
@@ -70,8 +83,23 @@ mod tests {
         host::simulate(Some(Rc::new(StepByStep)));
         clock::simulate(Some(clock::now()));
         let progress = CopyProgress::new(Duration::from_secs(30));
-        let stands_still = progress.unless_stalled(std::future::pending::<FsResult<()>>());
-        assert_eq!(block_on(stands_still), Err(Errno::ETIMEDOUT));
+        let (told, has_ended) = (Cell::new(None), Cell::new(false));
+        // What was sent ends long after the copy was given up.
+        let stands_still = async {
+            while told.get().is_none() {
+                yield_now().await;
+            }
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            has_ended.set(progress.is_given_up());
+            Ok(())
+        };
+        let result = progress.unless_stalled(stands_still, |error| told.set(Some(error)));
+        assert_eq!(block_on(result), Err(Errno::ETIMEDOUT));
+        assert_eq!(told.get(), Some(Err(Errno::ETIMEDOUT)));
+        assert!(has_ended.get(), "it is waited for");
+        let progress = CopyProgress::new(Duration::from_secs(30));
         let begun = clock::now();
         let goes_on = async {
             while clock::since(begun) < Duration::from_secs(100) {
@@ -80,7 +108,7 @@ mod tests {
             }
             Ok(7)
         };
-        assert_eq!(block_on(progress.unless_stalled(goes_on)), Ok(7));
+        assert_eq!(block_on(progress.unless_stalled(goes_on, |_| ())), Ok(7));
         clock::simulate(None);
         host::simulate(None);
     }
