@@ -14,8 +14,8 @@
 //! - Of two layouts of a file the later one has the higher numbers of objects: a plan that another one
 //!   has overtaken is given up.
 //! - Objects that are planned go to the reaper under the locks of the inode, as they become the
-//!   file's: so it never takes those that the file has by then. They stay as long as anything of their
-//!   client may be executed, and would make them again.
+//!   file's: so it never takes those that the file has by then. They stay as long as anything of
+//!   their client may be executed, and would make them again.
 //! - A size that somebody saw in objects that the file had is not believed after the switch.
 
 use crate::error::{OpResult, errno};
