@@ -67,11 +67,11 @@ impl Drop for MoveGuard {
 }
 
 /// Whether a move may be refused like this: the file is used or was removed, there is no place for
-/// what is asked for, or disks fail.
+/// what is asked for, disks fail, or a server was out of reach for a lease.
 fn may_be_refused(errno: Errno) -> bool {
     let is_used = matches!(errno, Errno::EAGAIN | Errno::EBUSY | Errno::ENOENT | Errno::ESTALE);
     let has_no_place = matches!(errno, Errno::EINVAL | Errno::ENOSPC);
-    is_used || has_no_place || matches!(errno, Errno::EIO | Errno::EMFILE)
+    is_used || has_no_place || matches!(errno, Errno::EIO | Errno::EMFILE | Errno::ETIMEDOUT)
 }
 
 impl Moves {
