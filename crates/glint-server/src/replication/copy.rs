@@ -14,6 +14,16 @@ use glint_telemetry::{Layer, OP_NONE, Span, traced};
 use std::pin::pin;
 use std::sync::Arc;
 
+/// An object in the head and in another member, after that was given its size.
+enum SizedCopy {
+    /// Both have it, and whether the member had it before.
+    Same(ObjectAttr, bool),
+    /// Neither has it.
+    Absent,
+    /// The member is synced and has it, and the head may have [lost](Replication::take_lost) it.
+    Lost,
+}
+
 /// Why a part of an object was not copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum CopyError {
@@ -81,13 +91,25 @@ impl Replication {
         pace: Option<&HealPace>,
     ) -> Result<u64, CopyError> {
         let to = (member, row);
-        if row.readable().all(|other| other != member) && self.is_begun(row.id.target(), object) {
-            // Apart from the state of each copy.
-            Box::pin(self.unite(here, (head, row), member, object, pace)).await?;
-        }
-        let piece = begin(pace).await;
-        let Some((attr, was_there)) = self.same_size(here, (head, to), object).await? else {
-            return Ok(0);
+        let is_synced = row.readable().all(|other| other != member);
+        let mut may_take = true;
+        let (attr, was_there, piece) = loop {
+            if is_synced && self.is_begun(row.id.target(), object) {
+                // Apart from the state of each copy.
+                Box::pin(self.unite(here, (head, row), member, object, pace)).await?;
+            }
+            let piece = begin(pace).await;
+            match self.same_size(here, (head, to), object).await? {
+                SizedCopy::Same(attr, was_there) => break (attr, was_there, piece),
+                SizedCopy::Lost if may_take => {
+                    drop(piece);
+                    if !Box::pin(self.take_lost(here, (head, row), member, object)).await? {
+                        return Ok(0);
+                    }
+                    may_take = false;
+                }
+                SizedCopy::Absent | SizedCopy::Lost => return Ok(0),
+            }
         };
         // A member that has lost all of it has no more than these parts right after it.
         let whole = [Touched::whole(object)];
@@ -145,14 +167,13 @@ impl Replication {
         Ok(given)
     }
 
-    /// Gives the object in another member the size that it has in the head. Returns whether it was
-    /// there; `None` if it is there no more, and then here neither.
+    /// Gives the object in another member the size that it has in the head.
     async fn same_size<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, to): (u16, (u16, &Chain)),
         object: ObjectId,
-    ) -> Result<Option<(ObjectAttr, bool)>, CopyError> {
+    ) -> Result<SizedCopy, CopyError> {
         let _turn = self.turn(object, 0, u64::MAX).await;
         let stat = OstRequest::Stat { object };
         let OstReply::Stat(own) = self.own_of(here, (head, to.1), object, stat, Bulk::None).await?
@@ -172,17 +193,21 @@ impl Replication {
             }
             (None, Some(its)) => {
                 self.unless_lost_here(here, (head, to), object, its.size).await?;
+                if self.may_be_lost_alone(to, object, its.size).await? {
+                    return Ok(SizedCopy::Lost);
+                }
                 self.remove_from(here, to, object).await?;
             }
             _ => {}
         }
-        Ok(own.map(|own| (own, its.is_some())))
+        Ok(own.map_or(SizedCopy::Absent, |own| SizedCopy::Same(own, its.is_some())))
     }
 
     /// Removes an object that the head does not have: it was removed here, or a change that failed
     /// has made it there. Not if the head has lost its own
-    /// ([`unless_lost_here`](Replication::unless_lost_here)).
-    async fn remove_from<D: Disk>(
+    /// ([`unless_lost_here`](Replication::unless_lost_here),
+    /// [`may_be_lost_alone`](Replication::may_be_lost_alone)).
+    pub(super) async fn remove_from<D: Disk>(
         &self,
         here: Here<'_, D>,
         (ost, row): (u16, &Chain),

@@ -68,9 +68,11 @@ pub(super) fn unsearched(index: u16) -> Key {
     (UNSEARCHED, index)
 }
 
-/// Stand for a member, in the keys of [`written_alone`] and [`cut_alone`]: no OST has these numbers.
+/// Stand for a member, in the keys of [`written_alone`], [`cut_alone`] and [`taken_alone`]: no OST has
+/// these numbers.
 const WRITTEN_ALONE: u16 = 1 << 15;
 const CUT_ALONE: u16 = WRITTEN_ALONE + 1;
+const TAKEN_ALONE: u16 = WRITTEN_ALONE + 2;
 const _: () = assert!(OST_COUNT_MAX <= WRITTEN_ALONE);
 
 /// Key of what was written to objects of a chain that were [begun](super::heal) while members lag behind:
@@ -82,6 +84,11 @@ pub(super) fn written_alone(target: u16) -> Key {
 /// Key of what was cut from these objects, or freed in them, and of what nobody has newer.
 pub(super) fn cut_alone(target: u16) -> Key {
     (target, CUT_ALONE)
+}
+
+/// Key of objects of a chain that its head had lost, and takes from members that are [synced](super::heal).
+pub(super) fn taken_alone(target: u16) -> Key {
+    (target, TAKEN_ALONE)
 }
 
 /// Records of a log before it is written anew, if most are of no more use.

@@ -131,7 +131,7 @@ impl Replication {
     }
 
     /// Reads a part of an object of a member; `None` if it is damaged.
-    async fn read_of<D: Disk>(
+    pub(in crate::replication) async fn read_of<D: Disk>(
         &self,
         here: Here<'_, D>,
         to: (u16, &Chain),

@@ -22,10 +22,12 @@
 //! - Where extents had to be joined or have grown, bytes beside a change that are in one block of the
 //!   disk with it may stay zeros. The object is named in the log in any case.
 
+mod head_lost;
+
 use super::HealPace;
 use crate::replication::copy::{CopyError, PIECE, begin, of_member};
 use crate::replication::takeover::doubts::Wanted;
-use crate::replication::touched::{UNNUMBERED, cut_alone, written_alone};
+use crate::replication::touched::{UNNUMBERED, cut_alone, taken_alone, written_alone};
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, MemberState, Touched};
@@ -70,7 +72,7 @@ impl Replication {
             return false;
         }
         let key = |is_cut| if is_cut { cut_alone(target) } else { written_alone(target) };
-        if begins {
+        if begins && !self.is_taken_alone(target, object) {
             // Of what these lack by now they know nothing that is newer.
             for member in row.members.iter().filter(|one| one.state != MemberState::Serving) {
                 let lacks = self.pending.parts_of((target, member.ost), object);
@@ -89,7 +91,8 @@ impl Replication {
     /// A member that comes back has changed this just before it was lost, and maybe nobody else has:
     /// it is not taken from there.
     pub(in crate::replication) fn is_not_taken(&self, target: u16, recent: &[Touched]) {
-        let begun = recent.iter().copied().filter(|part| self.is_begun(target, part.object));
+        let is_cut = |object| self.is_begun(target, object) && !self.is_taken_alone(target, object);
+        let begun = recent.iter().copied().filter(|part| is_cut(part.object));
         // Looked up before the index is held to note it.
         let begun: Vec<Touched> = begun.collect();
         self.pending.note(cut_alone(target), begun.into_iter(), UNNUMBERED);
@@ -110,6 +113,7 @@ impl Replication {
         if !is_one_behind(row) || !own.any(|one| has_all(one.state)) {
             self.pending.forget_key(written_alone(target));
             self.pending.forget_key(cut_alone(target));
+            self.pending.forget_key(taken_alone(target));
         }
     }
 

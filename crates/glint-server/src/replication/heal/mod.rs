@@ -9,7 +9,7 @@
 //! - A member that serves has the index of what others lack, as the head has it.
 //! - An object that nobody who serves can read keeps no member from serving ([`unreadable`]).
 //! - What a member has of an object that those which serve have lost, and begun anew without it, is not
-//!   written over ([`begun_alone`]).
+//!   written over ([`begun_alone`]); nor is one removed that the head has lost, and has not begun.
 //! - A chain that cannot be healed on, because a disk stands still or a server does not answer, keeps
 //!   no other chain whose head is on another disk: each is healed, and brought to stable storage, apart
 //!   ([`at_work`](super::at_work)).
@@ -152,6 +152,7 @@ impl Replication {
         });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
         let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Vec::new());
+        let mut unknown = None;
         while let Some((object, copied)) = copies.next().await {
             match copied {
                 Ok(given) => {
@@ -159,7 +160,8 @@ impl Replication {
                     bytes += given;
                 }
                 Err(CopyError::Changed) => return Err(Errno::EREMCHG),
-                Err(CopyError::Unknown { errno, .. }) => return Err(errno),
+                // Nor do they wait for what the MDS does not say.
+                Err(CopyError::Unknown { errno, .. }) => unknown = Some(errno),
                 // The others come first.
                 Err(error @ CopyError::Own { errno, .. }) => {
                     if unreadable.is_empty() {
@@ -191,6 +193,9 @@ impl Replication {
         }
         if !unreadable.is_empty() {
             return self.give_up_objects(here, (head, row), member, unreadable, upto).await;
+        }
+        if let Some(errno) = unknown {
+            return Err(errno);
         }
         // A member that serves has to know what is in doubt; this one was not told all of it. Asked
         // first: until nothing is, all copies are not synced for it again and again.
