@@ -163,18 +163,20 @@ impl Replication {
                     Attempt::Failed(answer) => {
                         // Others wait for its end that have turns.
                         let found = under_way.finding.take().map(ChangeFindings::end);
-                        drop(turn.take());
                         if let Some(touched) = &touched {
                             let row = &entered.row;
                             let found = found.unwrap_or_default();
+                            // A part of it may be made, which absent members lack. Nobody takes what
+                            // it may have cut from a member before that is noted.
+                            let change = (&request, found.is_begun(ost, row));
+                            let parts = parts(&request, data, Some(*touched));
+                            let is_noted = self.note_pending(row, change, parts).await.is_ok();
+                            drop(turn.take());
                             let lacking = found.may_lack(ost, row);
                             let head = (ost, chain.target);
                             Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
-                            // A part of it may be made, which absent members lack.
-                            let change = (&request, found.is_begun(ost, row));
-                            let parts = parts(&request, data, Some(*touched));
-                            under_way.is_decided = self.make_equal(here, (ost, row), touched).await
-                                && self.note_pending(row, change, parts).await.is_ok();
+                            under_way.is_decided =
+                                self.make_equal(here, (ost, row), touched).await && is_noted;
                         }
                         return Ok(answer);
                     }
