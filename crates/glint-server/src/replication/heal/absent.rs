@@ -27,6 +27,7 @@ use crate::replication::copy::CopyError;
 use crate::replication::order::begins::{Begins, ForwardedChanges};
 use crate::replication::order::lacking::LateFinds;
 use crate::replication::rows::Told;
+use crate::replication::takeover::doubts::Wanted;
 use crate::replication::{Here, PATIENCE, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion};
@@ -204,6 +205,10 @@ impl Replication {
             };
             if its.is_none_or(|its| its.size == 0) {
                 continue;
+            }
+            // The head is about to decide whether it has lost it.
+            if self.doubts.of(chain.target, Wanted { object, start: 0, end: 0 }).is_some() {
+                return Err(Errno::EREMCHG);
             }
             let is_told = self.rows.is_told(Told::Syncing, chain);
             let lacks = self.pending.parts_of((chain.target, member), object);

@@ -20,7 +20,7 @@ use crate::replication::touched::{Key, UNNUMBERED};
 use crate::replication::{CopyFault, Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::ObjectId;
-use glint_proto::chain::{Chain, MemberState, Touched};
+use glint_proto::chain::{Chain, Member, MemberState, Touched};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -79,6 +79,15 @@ impl Replication {
                     let (own_and_its, all) = ((head, (member, row)), u64::MAX);
                     let object = finding.object();
                     self.unless_rest_lost_here(here, own_and_its, object, all).await.ok()?;
+                }
+                let is_synced = |one: &&Member| one.state == MemberState::Syncing;
+                for member in row.members.iter().filter(is_synced).map(|member| member.ost) {
+                    // It lacks nothing. Heal is to come to the object, and takes from the member what
+                    // others have lost.
+                    let none = Touched { object: finding.object(), start: u64::MAX, end: 0 };
+                    if !is_empty(member) {
+                        self.tell_pending(here, row, member, &[none]).await.ok()?;
+                    }
                 }
             }
             BegunObject::Unknown => {}
@@ -210,7 +219,7 @@ mod tests {
     use super::*;
     use crate::replication::tests::World;
     use futures_lite::future::block_on;
-    use glint_proto::chain::{Destination, Member};
+    use glint_proto::chain::Destination;
     use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, OstRequest};
     use std::sync::Arc;
 

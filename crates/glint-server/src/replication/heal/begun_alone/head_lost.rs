@@ -113,7 +113,7 @@ impl Replication {
         is_end_cut: bool,
     ) -> Result<Option<u64>, CopyError> {
         let (target, its) = (row.id.target(), (member, row));
-        let begun = Touched { object, start: 0, end: 1 };
+        let begun = Touched { object, start: u64::MAX, end: 0 };
         for key in [written_alone(target), taken_alone(target)] {
             self.pending.note(key, std::iter::once(begun), UNNUMBERED);
         }
@@ -244,6 +244,26 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_what_the_head_has_lost_and_is_in_doubt_waits_until_that_is_decided() {
+        let world = lost_by_head();
+        let head = world.server(0);
+        block_on(head.take_over(world.here(0)));
+        let change = || {
+            let to = Destination { ost: 0, chain: Some(world.version()) };
+            let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
+            let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+            block_on(head.execute(here, client, to, write, Bulk::Out(b"new"))).reply.map(drop)
+        };
+        assert_eq!(change(), Err(Errno::EREMCHG));
+        while block_on(head.decide_some(world.here(0))) {}
+        assert_eq!(change(), Ok(()));
+        heal(&world);
+        let mut wanted = OLD;
+        wanted[..3].copy_from_slice(b"new");
+        (0..2).for_each(|ost| assert!(world.read(ost, OBJECT, 0, 1000) == wanted, "OST {ost}"));
+    }
+
+    #[test]
     fn an_object_of_a_file_that_is_gone_is_removed_from_a_member_that_is_synced() {
         let world = lost_by_head();
         world.files.lock().clear();
@@ -281,7 +301,7 @@ mod tests {
         let (head, target) = (world.server(0), world.version().target);
         head.rows.activate_own(world.version(), 0);
         world.write(0, OBJECT, 0, &OLD[..100]);
-        let begun = Touched { object: OBJECT, start: 0, end: 1 };
+        let begun = Touched { object: OBJECT, start: u64::MAX, end: 0 };
         for key in [written_alone(target), taken_alone(target)] {
             block_on(head.pending.touch(key, begun, UNNUMBERED)).unwrap();
         }

@@ -1,6 +1,7 @@
 //! Tests of objects that were begun while a member lagged behind that has them.
 
 use super::*;
+use crate::replication::rows::Told;
 use crate::replication::tests::World;
 use MemberState::{Offline, Serving, Syncing};
 use futures_lite::future::block_on;
@@ -91,6 +92,27 @@ fn what_was_cut_meanwhile_does_not_come_back() {
     change(&world, OstRequest::Truncate { object: OBJECT, size: 0 }, &[]);
     write(&world, 4, b"new");
     must_be(&world, b"\0\0\0\0new");
+}
+
+/// Heal had no reason to come to the object.
+#[test]
+fn what_a_member_that_is_synced_has_of_an_object_that_is_begun_beside_it_is_taken() {
+    let world = World::new(&[Serving, Syncing]);
+    let (head, chain) = (world.server(0), world.version());
+    world.files.lock().insert(OBJECT);
+    world.write(1, OBJECT, 0, &OLD);
+    head.rows.activate_own(chain, 0);
+    head.rows.told(Told::Syncing, chain);
+    // It is not asked whether the head has lost what a change is under way of.
+    let part = Touched { object: OBJECT, start: 100, end: 102 };
+    block_on(head.recent.touch((chain.target, 0), part, UNNUMBERED)).unwrap();
+    write(&world, 100, b"zz");
+    assert!(!head.pending.is_empty((chain.target, 1)));
+    (0..10).for_each(|_| _ = block_on(head.heal(world.here(0))));
+    assert_eq!(world.row().readable().count(), 2, "{:?}", world.row());
+    let mut wanted = OLD;
+    wanted[100..102].copy_from_slice(b"zz");
+    (0..2).for_each(|ost| assert!(world.read(ost, OBJECT, 0, 1000) == wanted, "OST {ost}"));
 }
 
 #[test]
