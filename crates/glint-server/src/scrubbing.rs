@@ -3,6 +3,8 @@
 //! Invariants:
 //! - In the background no more is read in a second than was allowed; a pass that somebody asked
 //!   for does not wait.
+//! - A pass that somebody asked for compares all objects after that, unless somebody else has asked
+//!   for it before.
 //! - A pass in the background begins [`SCRUB_INTERVAL`] after the end of the last one, also across
 //!   restarts.
 
@@ -47,12 +49,16 @@ impl Scrubbing {
         }
     }
 
-    /// Begins a pass that somebody waits for; one that is under way goes on without pauses. Or,
-    /// if not `begins`, ends a pass before its end: the next one by itself is as far away as after
-    /// its end.
+    /// Begins a pass that somebody waits for; one in the background that is under way begins anew, one
+    /// that was asked for goes on. Or, if not `begins`, ends a pass before its end: the next one by
+    /// itself is as far away as after its end.
     pub(crate) fn ask<D: Disk>(&self, osts: &OstSet<D>, begins: bool) {
-        self.is_asked.store(begins, Ordering::Release);
+        let was_asked = self.is_asked.swap(begins, Ordering::AcqRel);
         if begins {
+            if !was_asked {
+                // What it has compared, as it does from the start of a server on, may be damaged since.
+                osts.stop_scrub();
+            }
             osts.begin_scrub();
         } else {
             osts.stop_scrub();
@@ -174,6 +180,26 @@ mod tests {
             !after(5, start + 2 * SCRUB_INTERVAL + Duration::from_secs(90), &slow, &osts, &data).1
         );
         clock::simulate(None);
+    }
+
+    #[test]
+    fn a_pass_that_is_asked_for_compares_what_one_in_the_background_has_compared_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+        let start = Instant::now();
+        clock::simulate(Some(start));
+        let disk = MemoryDisk::default();
+        let osts = sealed(vec![store(&disk, 100)]);
+        let scrubbing = Scrubbing::new(&data, 8 << 20);
+        let (bytes, runs) = after(5, start, &scrubbing, &osts, &data);
+        assert!(runs && bytes > MIB as u64, "it begins with the server");
+        let first = ObjectId { ino: Ino(1), stripe: 0 }.to_string();
+        disk.fail(Fault::new(DiskOperation::Read, &first, Errno::EIO.0, u32::MAX));
+        scrubbing.ask(&osts, true);
+        let (_, runs) = after(1, start + Duration::from_secs(5), &scrubbing, &osts, &data);
+        clock::simulate(None);
+        let report = osts.scrub_reports().next().unwrap();
+        assert_eq!((runs, report.objects, report.damaged), (false, 100, 1));
     }
 
     #[test]
