@@ -137,7 +137,11 @@ impl Replication {
             let its = match self.ask_for(here, (member, &row), stat, Bulk::None).await {
                 Ok(OstReply::Stat(its)) => its,
                 Ok(_) => return Err(Errno::EPROTO),
-                Err(Errno::EIO) => None,
+                // It has something, and cannot say what: no hole.
+                Err(Errno::EIO) => {
+                    is_unreadable = true;
+                    None
+                }
                 Err(_) => return Err(Errno::EREMCHG),
             };
             let Some(its) = its.filter(|its| its.size > 0) else { continue };

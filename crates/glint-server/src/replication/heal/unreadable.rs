@@ -5,6 +5,8 @@
 //!   reads there what the member had before, whatever is changed of it later.
 //! - A read of a marked object is answered by another member that serves. It is an error only if none
 //!   can read what is asked for.
+//! - A member that does not have an object may have lost it: nothing is read there in the place of a copy
+//!   that cannot be read, and nobody is taken out to get it from there.
 //! - The mark ends when the object was copied whole.
 
 use super::CopyFault;
@@ -178,6 +180,11 @@ impl Replication {
     ) -> FsResult<OstReply> {
         let row = self.row_of(chain)?;
         for member in row.readable().filter(|member| *member != ost) {
+            if let Some(object) = request.object()
+                && self.is_absent_at(here, (member, &row), object).await
+            {
+                continue;
+            }
             match self.ask_for(here, (member, &row), request, bulk.lend()).await {
                 Err(Errno::EIO) => {}
                 // A member that does not answer is taken out soon.
@@ -202,11 +209,25 @@ impl Replication {
         range: Option<(u64, u32)>,
     ) -> bool {
         for member in row.readable().filter(|member| *member != ost) {
-            if self.may_read(here, (member, row), object, range).await {
+            if !self.is_absent_at(here, (member, row), object).await
+                && self.may_read(here, (member, row), object, range).await
+            {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether a member says that it does not have an object.
+    async fn is_absent_at<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        member: (u16, &Chain),
+        object: ObjectId,
+    ) -> bool {
+        let stat = OstRequest::Stat { object };
+        let its = self.ask_for(here, member, stat, Bulk::None).await;
+        matches!(its, Ok(OstReply::Stat(None)))
     }
 
     async fn may_read<D: Disk>(
@@ -349,6 +370,29 @@ mod tests {
         let _ = block_on(world.server(1).repair(world.here(1), target, (1, OBJECT), damaged));
         assert_eq!(world.row().readable().collect::<Vec<u16>>(), [0]);
         assert!(!world.server(0).pending.is_empty((target, 1)));
+    }
+
+    /// Zeros in its place would be wrong data.
+    #[test]
+    fn what_cannot_be_read_is_not_taken_from_a_member_that_has_lost_it() {
+        let world = World::new(&[SERVING, SERVING]);
+        world.server(0).rows.activate_own(world.version(), 0);
+        world.files.lock().insert(OBJECT);
+        world.write(0, OBJECT, 0, b"head");
+        for is_marked in [false, true] {
+            if is_marked {
+                mark(&world, 0);
+            } else {
+                let fault =
+                    Fault::new(DiskOperation::Read, &OBJECT.to_string(), libc::EIO, u32::MAX);
+                world.disk(0).fail(fault);
+            }
+            assert_eq!(read_after_error(&world, 0), Err(Errno::EIO), "{is_marked}");
+            let (head, target) = (world.server(0), world.version().target);
+            let repaired = head.repair(world.here(0), target, (0, OBJECT), CopyFault::Damaged);
+            assert_eq!(block_on(repaired), Err(Errno::EBADMSG), "{is_marked}");
+            assert_eq!(world.row().readable().count(), 2, "{is_marked}");
+        }
     }
 
     #[test]
