@@ -76,10 +76,11 @@ impl Replication {
         };
         match taken {
             Ok(Some(bytes)) => {
-                tracing::error!(
+                // It may be a change that was under way when power was lost.
+                tracing::warn!(
                     %object, ost = head, from = member, chain = %row.id, bytes,
-                    "an object was lost; it is taken from a member that was away, which may have \
-                     missed its last changes"
+                    "an object of a file is not there; it is taken from a member that was away, which \
+                     may have missed its last changes"
                 );
                 Ok(true)
             }
@@ -93,8 +94,8 @@ impl Replication {
                 };
                 tracing::error!(
                     %object, ost = member, chain = %row.id, errno,
-                    "an object was lost by those that serve, and cannot be taken from a member that was \
-                     away; it is left there"
+                    "an object of a file is not there, and cannot be taken from a member that was away; \
+                     it is left at that one"
                 );
                 Ok(false)
             }
