@@ -90,6 +90,11 @@ fn range_of(request: &OstRequest, touched: &Touched) -> (u64, u64) {
     }
 }
 
+/// Whether the head serves alone, and others are synced.
+fn is_alone(row: &Chain) -> bool {
+    row.readable().count() == 1 && row.written().count() > 1
+}
+
 /// Whether a member was taken out by a newer row, since this one: what it was asked to do by this
 /// one it may have done before.
 fn is_lost_since(row: &Chain, now: &Chain, member: u16) -> bool {
@@ -111,6 +116,10 @@ impl Replication {
         let touched = touched(&request, data)?;
         let mut turn = match &touched {
             Some(touched) => {
+                if let Some(row) = self.rows.get(chain.target).filter(|row| is_alone(row)) {
+                    // In turns of its own, and apart from the state of each change.
+                    Box::pin(self.take_before_use(here, (ost, &row), touched.object)).await;
+                }
                 let (start, end) = range_of(&request, touched);
                 Some(self.turn(touched.object, start, end).await)
             }

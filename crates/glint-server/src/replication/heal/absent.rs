@@ -14,7 +14,8 @@
 //!
 //! A head that serves alone, as after a start of all servers, cannot be taken out. While another
 //! member is synced that lacks no change of the object, it reads that member's, and changes wait
-//! until it serves.
+//! until it serves. Of a member that may lack some it takes the object first
+//! ([`begun_alone`](super::begun_alone)).
 //!
 //! Invariants:
 //! - An absent object is read as a hole only where no other member that serves has any of it, or
@@ -122,7 +123,9 @@ impl Replication {
         };
         if others.is_empty() {
             let Some(member) = self.synced_has(here, (ost, &row), object).await? else {
-                return Ok(None);
+                // The reader asks again.
+                let is_taken = self.take_before_use(here, (ost, &row), object).await;
+                return if is_taken { Err(Errno::EREMCHG) } else { Ok(None) };
             };
             let reply = self.ask_for(here, (member, &row), request, bulk).await?;
             self.row_of(chain)?;
@@ -354,7 +357,8 @@ mod tests {
         assert_eq!(write_end(), Err(Errno::EREMCHG));
         let key = (chain.target, 1);
         block_on(head.pending.touch(key, Touched::whole(OBJECT), UNNUMBERED)).unwrap();
-        assert_eq!(read(&world, 0), Ok(Vec::new()), "what it has is older");
+        assert_eq!(read(&world, 0), Err(Errno::EREMCHG), "what it has may be older: it is taken");
+        assert_eq!(read(&world, 0), Ok(b"good".into()));
         assert_eq!(write_end(), Ok(()));
     }
 

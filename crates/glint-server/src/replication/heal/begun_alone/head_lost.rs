@@ -15,6 +15,7 @@
 //!   reads the object finds that the head has lost it ([`absent`](crate::replication::heal)).
 
 use crate::replication::copy::{CopyError, PIECE, of_member};
+use crate::replication::rows::Told;
 use crate::replication::touched::{UNNUMBERED, cut_alone, taken_alone, written_alone};
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
@@ -41,6 +42,43 @@ impl Replication {
         }
         let is_of_file = self.is_of_file(row, object).await;
         is_of_file.map_err(|errno| CopyError::Unknown { object, errno })
+    }
+
+    /// Somebody reads or changes an object at the head, which may have lost it. Has it take the object from
+    /// members that are synced, and may lack changes of it, before heal comes to that. Returns whether
+    /// that was so.
+    pub(in crate::replication) async fn take_before_use<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        object: ObjectId,
+    ) -> bool {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        // Before that everybody waits ([`absent`](crate::replication::heal)).
+        if row.head() != Some(head) || !self.rows.is_told(Told::Syncing, chain) {
+            return false;
+        }
+        let taken: Result<bool, CopyError> = async {
+            if self.is_there(here, (head, row), object).await? {
+                return Ok(false);
+            }
+            for member in row.written().filter(|member| *member != head) {
+                let (to, lacks) = ((member, row), (chain.target, member));
+                let size = self.size_at(here, to, object).await?;
+                if !self.pending.parts_of(lacks, object).is_empty()
+                    && self.may_be_lost_alone(to, object, size).await?
+                    && self.take_lost(here, (head, row), member, object).await?
+                {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        .await;
+        taken.unwrap_or_else(|error| {
+            tracing::debug!(%error, chain = %row.id, "a lost object is left to heal");
+            false
+        })
     }
 
     /// Has the head take an object that it may have lost from a member which is synced, or removes from
@@ -262,6 +300,44 @@ mod tests {
         let mut wanted = OLD;
         wanted[..3].copy_from_slice(b"new");
         (0..2).for_each(|ost| assert!(world.read(ost, OBJECT, 0, 1000) == wanted, "OST {ost}"));
+    }
+
+    /// Heal may have much to do before it comes to the object.
+    #[test]
+    fn what_the_head_has_lost_is_taken_before_it_is_read_or_changed() {
+        for reads in [true, false] {
+            let world = lost_by_head();
+            let (head, chain) = (world.server(0), world.version());
+            head.rows.activate_own(chain, 0);
+            head.rows.told(Told::Syncing, chain);
+            let key = (chain.target, 1);
+            block_on(head.pending.touch(key, Touched::whole(OBJECT), UNNUMBERED)).unwrap();
+            let to = Destination { ost: 0, chain: Some(chain) };
+            let (here, client) = (world.here(0), ClientId::IN_PROCESS);
+            let mut wanted = OLD;
+            if reads {
+                let mut room = [0u8; 300];
+                for expected in [Err(Errno::EREMCHG), Ok(OstReply::Data(300))] {
+                    let (read, bulk) = (
+                        OstRequest::Read { object: OBJECT, offset: 0, len: 300 },
+                        Bulk::In(&mut room),
+                    );
+                    let reply = block_on(head.execute(here, client, to, read, bulk)).reply;
+                    assert_eq!(reply, expected);
+                }
+                assert!(room == OLD);
+            } else {
+                let write =
+                    OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
+                let made = head.execute(here, client, to, write, Bulk::Out(b"new"));
+                block_on(made).reply.unwrap();
+                wanted[..3].copy_from_slice(b"new");
+            }
+            heal(&world);
+            for ost in [0, 1] {
+                assert!(world.read(ost, OBJECT, 0, 1000) == wanted, "OST {ost}, {reads}");
+            }
+        }
     }
 
     #[test]
