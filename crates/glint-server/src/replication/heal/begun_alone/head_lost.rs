@@ -58,15 +58,21 @@ impl Replication {
         if row.head() != Some(head) || !self.rows.is_told(Told::Syncing, chain) {
             return false;
         }
+        // Nobody is asked about objects that are new.
+        let lacks = |member: &u16| {
+            *member != head && !self.pending.parts_of((chain.target, *member), object).is_empty()
+        };
+        let mut lacking = row.written().filter(lacks).peekable();
+        if lacking.peek().is_none() {
+            return false;
+        }
         let taken: Result<bool, CopyError> = async {
             if self.is_there(here, (head, row), object).await? {
                 return Ok(false);
             }
-            for member in row.written().filter(|member| *member != head) {
-                let (to, lacks) = ((member, row), (chain.target, member));
-                let size = self.size_at(here, to, object).await?;
-                if !self.pending.parts_of(lacks, object).is_empty()
-                    && self.may_be_lost_alone(to, object, size).await?
+            for member in lacking {
+                let size = self.size_at(here, (member, row), object).await?;
+                if self.may_be_lost_alone((member, row), object, size).await?
                     && self.take_lost(here, (head, row), member, object).await?
                 {
                     return Ok(true);
