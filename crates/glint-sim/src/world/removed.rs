@@ -97,7 +97,13 @@ impl Run {
         clients.iter().for_each(|client| self.executor.halt(client.machine));
         self.executor.sleep(QUIET).await;
         let host = 1 + self.executor.below(self.hosts.count() as u64 - 1) as usize;
-        let copies = self.some_removable(host);
+        let mut copies = self.some_removable(host);
+        // Who asks for them later may have been evicted.
+        if let Some(copy) = copies.first()
+            && !self.ask_for(&probe, copy, true).await
+        {
+            copies.clear();
+        }
         let go_on = || clients.iter().for_each(|client| self.executor.go_on(client.machine));
         let (stand_still, is_asked) = (self.executor.one_in(3), self.executor.one_in(2));
         if !copies.is_empty() {
@@ -203,8 +209,9 @@ impl Run {
     }
 
     /// Asks each member for an object, once. If it is as it `was`, they have to say so.
-    async fn ask_for(&self, probe: &Rc<Cluster<Remote>>, copy: &RemovedCopy, was: bool) {
-        let Some(row) = self.hosts.mds().mds().chains().get(copy.target) else { return };
+    /// Returns whether one has said anything.
+    async fn ask_for(&self, probe: &Rc<Cluster<Remote>>, copy: &RemovedCopy, was: bool) -> bool {
+        let Some(row) = self.hosts.mds().mds().chains().get(copy.target) else { return false };
         let (executor, probe, object) = (self.executor.clone(), probe.clone(), copy.object);
         let asked = async move {
             let mut said = Vec::new();
@@ -224,6 +231,7 @@ impl Run {
                 copy.ost
             ));
         }
+        !said.is_empty()
     }
 
     /// Asks for an object until its copy is back, or nobody has anything of it any more.
