@@ -100,7 +100,8 @@ impl<T: Transport> Client<T> {
         let osts: Result<Vec<u16>, _> = osts.map(str::parse).collect();
         let avoid = osts.map_err(|_| Errno::EINVAL)?;
         let layout = parse_layout(words.join(" ").as_bytes(), self.layout_of(ino).await?)?;
-        self.restripe(caller, ino, layout, avoid).await
+        // Apart from the state of other requests: it is large.
+        Box::pin(self.restripe(caller, ino, layout, avoid)).await
     }
 
     /// The state of the servers for a user of this host: who is not its root is told what a
