@@ -15,17 +15,12 @@
 //! Does not know: FUSE, threads, real disks, and of kernels no more than the pages of files that
 //! they keep. Those are what the end-to-end tests are for.
 
-#[cfg(test)]
-mod attributes;
+pub mod cases;
 mod contested;
-#[cfg(test)]
-mod copies;
 mod fate;
 pub mod fuzz;
 mod hostile;
 mod oracle;
-#[cfg(test)]
-mod requests;
 mod scenario;
 mod workload;
 mod world;

@@ -45,22 +45,3 @@ unsafe extern "C" fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -
     STATE.set(Some(state));
     len as isize
 }
-
-#[cfg(test)]
-mod tests {
-    use std::hash::{BuildHasher, RandomState};
-
-    #[test]
-    fn hash_tables_of_a_seed_are_the_same() {
-        let of_seed = |seed| {
-            let thread = std::thread::spawn(move || {
-                super::simulate(seed);
-                RandomState::new().hash_one(7)
-            });
-            thread.join().unwrap()
-        };
-        assert_eq!(of_seed(Some(1)), of_seed(Some(1)));
-        assert_ne!(of_seed(Some(1)), of_seed(Some(2)));
-        assert_ne!(of_seed(None), of_seed(None));
-    }
-}

@@ -44,7 +44,6 @@ pub(crate) struct Network {
     /// Does harm to one message in so many; never if 0.
     pub(crate) harm: Cell<u64>,
     /// Requests that were sent.
-    #[cfg(test)]
     pub(crate) requests: Cell<u64>,
 }
 
@@ -151,7 +150,6 @@ async fn carry(executor: Rc<Executor>, ends: [Machine; 2], from: Rc<Wire>, to: R
         }
         rest.extend(bytes);
         let mut frames = cut(&mut rest);
-        #[cfg(test)]
         count(&executor.network, &frames);
         for index in 0..frames.len() {
             if !frames[index].1 {
@@ -169,7 +167,6 @@ async fn carry(executor: Rc<Executor>, ends: [Machine; 2], from: Rc<Wire>, to: R
     }
 }
 
-#[cfg(test)]
 fn count(network: &Network, frames: &[(Vec<u8>, bool)]) {
     let head = |frame: &[u8]| Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok();
     let requests = frames.iter().filter(|(frame, _)| head(frame).is_some_and(|head| !head.reply));

@@ -1,8 +1,8 @@
 //! How often bulk data is copied within the processes that it passes through: counted, in a world
 //! with one client and a server.
 
+use super::requests::in_a_world;
 use crate::fuzz::at;
-use crate::requests::in_a_world;
 use crate::scenario::mount;
 use crate::workload::make;
 use crate::world::executor::Machine;
@@ -46,8 +46,8 @@ fn copies(locks: bool) -> (f64, f64) {
     })
 }
 
-#[test]
-fn data_is_copied_into_the_write_cache_and_out_of_what_was_received() {
+/// Bulk data is copied as seldom as it can be.
+pub fn data_is_copied_into_the_write_cache_and_out_of_what_was_received() {
     // Data read ahead lies with the open file until it is asked for, which is one copy more.
     for (locks, read_max) in [(true, 2.1), (false, 1.1)] {
         let (written, read) = copies(locks);

@@ -1,6 +1,6 @@
 //! Requests that fail with the disk of a server that is about to end, and goes on.
 
-use super::{CLIENT, in_a_world_of};
+use super::requests::{CLIENT, in_a_world_of};
 use crate::fuzz::at;
 use crate::scenario::mount;
 use crate::workload::make;
@@ -20,8 +20,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// A disk fails that is the last of some chains to serve, so that its server is to end. Before anybody
 /// sees to that the other members are there again, and come to serve.
-#[test]
-fn a_sync_that_fails_with_a_disk_is_answered_if_the_server_goes_on() {
+pub fn a_sync_that_fails_with_a_disk_is_answered_if_the_server_goes_on() {
     let layout = Layout { replicas: 2, ..Layout::default() };
     in_a_world_of(&[OWN, 1], layout, true, |executor, hosts| async move {
         [MDS, OSS].into_iter().for_each(|host| hosts.start(host));

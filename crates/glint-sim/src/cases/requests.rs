@@ -1,7 +1,5 @@
 //! Cost of requests to a server and its network: counted, or sent by hand.
 
-mod failed_disk;
-
 use crate::fuzz::at;
 use crate::scenario::mount;
 use crate::workload::{Fs, make};
@@ -27,11 +25,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-const CLIENT: Machine = Machine(10);
+pub(super) const CLIENT: Machine = Machine(10);
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs this in a world of its own.
-pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
+pub(super) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
     locks: bool,
     test: impl FnOnce(Rc<Executor>, Rc<Hosts>) -> F,
 ) -> T {
@@ -39,7 +37,7 @@ pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
 }
 
 /// Runs this in a world of its own, with servers of so many OSTs.
-fn in_a_world_of<T: 'static, F: Future<Output = T> + 'static>(
+pub(super) fn in_a_world_of<T: 'static, F: Future<Output = T> + 'static>(
     osts: &[u16],
     layout: Layout,
     locks: bool,
@@ -52,8 +50,8 @@ fn in_a_world_of<T: 'static, F: Future<Output = T> + 'static>(
     result.unwrap()
 }
 
-#[test]
-fn thousands_of_files_and_locks_come_back_in_few_requests() {
+/// A server that starts again hears of open files and locks in batches.
+pub fn thousands_of_files_and_locks_come_back_in_few_requests() {
     const FILES: usize = 5000;
     let requests = in_a_world(true, |executor, hosts| async move {
         hosts.start(MDS);
@@ -139,8 +137,8 @@ impl Hand {
     }
 }
 
-#[test]
-fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
+/// Requests that wait for locks have a bound, and go with their connection.
+pub fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
     in_a_world(true, |executor, hosts| async move {
         hosts.start(MDS);
         executor.sleep(Duration::from_millis(1)).await;
@@ -176,8 +174,7 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
 }
 
 /// A program stops to wait for its calls, each at another moment.
-#[test]
-fn calls_that_are_dropped_leave_nothing_open_or_locked_at_the_server() {
+pub fn calls_that_are_dropped_leave_nothing_open_or_locked_at_the_server() {
     const CALLS: u64 = 300;
     in_a_world(true, |executor, hosts| async move {
         hosts.start(MDS);
@@ -271,8 +268,8 @@ async fn read_alone(servers: &impl OstRequests, read: &ObjectRead) -> FsResult<V
     Ok(data)
 }
 
-#[test]
-fn each_read_of_a_batch_is_allowed_by_its_own_capability() {
+/// A batch allows nothing that its reads would not be allowed alone.
+pub fn each_read_of_a_batch_is_allowed_by_its_own_capability() {
     in_a_world(true, |executor, hosts| async move {
         hosts.start(MDS);
         let servers = hosts.mds();
@@ -334,8 +331,7 @@ fn each_read_of_a_batch_is_allowed_by_its_own_capability() {
 
 /// One server has members of all chains. Its answer has data for reads by rows that are still in
 /// force, and none for the others.
-#[test]
-fn each_read_of_a_batch_is_by_its_own_row() {
+pub fn each_read_of_a_batch_is_by_its_own_row() {
     const FILES: usize = 6;
     let layout = Layout { replicas: 2, ..Layout::default() };
     in_a_world_of(&[3], layout, true, |executor, hosts| async move {
@@ -367,8 +363,7 @@ fn each_read_of_a_batch_is_by_its_own_row() {
 }
 
 /// A client that knows old rows of some chains, because a server is gone, reads from all of them.
-#[test]
-fn reads_by_old_rows_are_refused_alone_and_bring_the_new_ones() {
+pub fn reads_by_old_rows_are_refused_alone_and_bring_the_new_ones() {
     const FILES: usize = 24;
     let layout = Layout { replicas: 2, ..Layout::default() };
     in_a_world_of(&[1, 1, 1], layout, true, |executor, hosts| async move {

@@ -1,8 +1,8 @@
 //! Attributes of files that a client has made by itself: it foretells those that the servers will
 //! have.
 
+use super::requests::in_a_world;
 use crate::fuzz::at;
-use crate::requests::in_a_world;
 use crate::scenario::mount;
 use crate::workload::make;
 use crate::world::executor::Machine;
@@ -43,8 +43,8 @@ fn told(attr: &Attr) -> (u32, u32, u32, Timestamp, Timestamp) {
     (attr.mode, attr.uid, attr.gid, attr.mtime, attr.ctime)
 }
 
-#[test]
-fn changes_of_attributes_are_foretold() {
+/// What a client says of changes that it has not sent is what the servers say later.
+pub fn changes_of_attributes_are_foretold() {
     for seed in 0..40 {
         in_a_world(true, move |executor, hosts| async move {
             hosts.start(MDS);
@@ -104,8 +104,8 @@ fn changes_of_attributes_are_foretold() {
     }
 }
 
-#[test]
-fn a_change_of_owner_is_no_request() {
+/// A change of owner of a file that this client made costs no request.
+pub fn a_change_of_owner_is_no_request() {
     let requests = in_a_world(true, |executor, hosts| async move {
         hosts.start(MDS);
         let servers = hosts.mds();
