@@ -79,7 +79,7 @@ quick: override E2E_OPTIONS += --quick
 quick: E2E_SECONDS = 45
 quick: SIM_SECONDS = 10
 # Its tests use no examples.
-quick: BUILT = --lib --bins --tests
+quick: EXAMPLES =
 quick: begin tools check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
 	@scripts/step --sum
 
@@ -98,11 +98,11 @@ doc: ## Documentation of all items, without warnings
 deny: tools-long ## Licences and sources of dependencies
 	$(STEP) deny 10 cargo deny --log-level error check bans licenses sources
 
-# All packages and all targets at once: with less, dependencies have other features and are built
-# once more.
-BUILT = --all-targets
+# All packages at once: with less, dependencies have other features and are built once more. Examples
+# that no test runs are compiled by clippy alone.
+EXAMPLES = write_and_read create_many
 binaries:
-	$(STEP) build 180 cargo build --workspace --locked $(BUILT)
+	$(STEP) build 360 cargo build --workspace --locked --lib --bins --tests $(EXAMPLES:%=--example %)
 
 UNIT_TESTS = $(notdir $(basename $(wildcard crates/*/tests/*.rs)) \
 	$(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
