@@ -37,6 +37,20 @@ impl AttrUpdate {
         }
     }
 
+    /// The answer said what an inode is like since its extended attributes were changed, which may
+    /// have changed its mode. Of a file that is written this client knows the rest better.
+    pub(crate) fn learn_xattrs(&self, said: &Attr) {
+        if let Some(UpdatedInode { inode, before }) = self.of(said.ino) {
+            let mut state = inode.lock();
+            state.finish_update_with(before, |attr| {
+                (attr.mode, attr.has_no_xattrs) = (said.mode, said.has_no_xattrs);
+                attr.ctime = attr.ctime.max(said.ctime);
+            });
+            // Data may have been sent meanwhile.
+            state.learn_blocks();
+        }
+    }
+
     /// The answer said what the request has made of the directories whose entries it has changed.
     pub(crate) fn learn_changed(&self, asked: &Asked) {
         for changed in asked.changed() {

@@ -453,13 +453,17 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(result) = self.set_virtual_xattr(caller, ino, name, value).await {
             return result;
         }
-        let _update = self.begin_update(&[ino]);
+        let update = self.begin_update(&[ino]);
         if let Some(inode) = self.inode(ino) {
             inode.lock().gets_xattr();
         }
         let reply = self.ask(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
         self.note_privileges_given(None, name);
-        reply.map(drop)
+        let MdsReply::Attr(attr) = reply? else { return Err(Errno::EPROTO) };
+        if let Some(update) = update {
+            update.learn_xattrs(&attr);
+        }
+        Ok(())
     }
 
     async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
@@ -470,8 +474,13 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        let _update = self.begin_update(&[ino]);
-        self.ask(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
+        let update = self.begin_update(&[ino]);
+        let reply = self.ask(caller, &MdsRequest::Removexattr { ino, name }).await?;
+        let MdsReply::Attr(attr) = reply else { return Err(Errno::EPROTO) };
+        if let Some(update) = update {
+            update.learn_xattrs(&attr);
+        }
+        Ok(())
     }
 
     async fn statfs(&self) -> FsResult<FsStat> {
