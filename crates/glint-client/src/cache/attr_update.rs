@@ -1,9 +1,9 @@
 //! Updates of inodes by this client, from the request to its answer.
 
 use crate::cache::attrs::{Before, Tick};
+use crate::cache::in_flight::Asked;
 use crate::cache::inode::CachedInode;
-use glint_proto::posix::entry_added;
-use glint_proto::{Attr, Ino, Timestamp};
+use glint_proto::{Attr, Ino};
 use std::sync::Arc;
 
 /// An update of inodes by this client. Until it ends nothing is known of their attributes.
@@ -37,10 +37,29 @@ impl AttrUpdate {
         }
     }
 
-    /// A name was made in a directory at this time.
-    pub(crate) fn made_in(&self, directory: Ino, time: Timestamp, is_dir: bool) {
-        if let Some(UpdatedInode { inode, before }) = self.of(directory) {
-            inode.lock().finish_update_with(before, |attr| entry_added(attr, is_dir, time));
+    /// The answer said what an inode is like since its extended attributes were changed, which may
+    /// have changed its mode. Of a file that is written this client knows the rest better.
+    pub(crate) fn learn_xattrs(&self, said: &Attr) {
+        if let Some(UpdatedInode { inode, before }) = self.of(said.ino) {
+            let mut state = inode.lock();
+            state.finish_update_with(before, |attr| {
+                (attr.mode, attr.has_no_xattrs) = (said.mode, said.has_no_xattrs);
+                attr.ctime = attr.ctime.max(said.ctime);
+            });
+            // Data may have been sent meanwhile.
+            state.learn_blocks();
+        }
+    }
+
+    /// The answer said what the request has made of the directories whose entries it has changed.
+    pub(crate) fn learn_changed(&self, asked: &Asked) {
+        for changed in asked.changed() {
+            if let Some(UpdatedInode { inode, before }) = self.of(changed.ino) {
+                inode.lock().finish_update_with(before, |attr| {
+                    attr.nlink = changed.nlink;
+                    (attr.mtime, attr.ctime) = (changed.time, changed.time);
+                });
+            }
         }
     }
 }

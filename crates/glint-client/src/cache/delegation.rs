@@ -26,6 +26,8 @@ pub(crate) struct Delegation {
     creation: u64,
     /// Made without extended attributes, and given none since.
     has_no_xattrs: bool,
+    /// Given an extended attribute since it was made, or since it was delegated.
+    got_xattr: bool,
     /// The servers never heard of the inode, and will not.
     never_created: bool,
 }
@@ -61,6 +63,12 @@ impl Delegation {
         self.parent.is_some() && self.has_no_xattrs
     }
 
+    /// Whether an access list, which this client does not know, may say what new inodes in this
+    /// directory get. None did when it was delegated.
+    pub(crate) fn may_have_default_acl(&self) -> bool {
+        self.got_xattr
+    }
+
     /// Whether the servers will never hear of the inode.
     pub(crate) fn is_never_created(&self) -> bool {
         self.never_created
@@ -92,7 +100,7 @@ impl Delegation {
     pub(crate) fn create(&mut self, parent: Ino, is_dir: bool, number: u64) {
         self.note_change(number);
         (self.parent, self.delegated, self.creation) = (Some(parent), is_dir, number);
-        (self.has_no_xattrs, self.never_created) = (true, false);
+        (self.has_no_xattrs, self.got_xattr, self.never_created) = (true, false, false);
     }
 
     /// Changed by a change of this number, or waiting for one.
@@ -139,7 +147,7 @@ impl Delegation {
 
     /// The inode gets an extended attribute.
     pub(crate) fn gets_xattr(&mut self) {
-        self.has_no_xattrs = false;
+        (self.has_no_xattrs, self.got_xattr) = (false, true);
     }
 }
 

@@ -10,8 +10,8 @@ use crate::cache::Cache;
 use crate::cache::attrs::Tick;
 use crate::cache::inode::CachedInode;
 use glint_lock::flight::Flight;
-use glint_proto::Ino;
 use glint_proto::lock::{Bits, Grant};
+use glint_proto::{Ino, Timestamp};
 use glint_wait::Monitor;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -27,6 +27,15 @@ pub(crate) struct Asked {
     kept: Option<Arc<CachedInode>>,
     /// Sorted.
     bits: SmallVec<[(Ino, Bits); 4]>,
+    changed: Vec<ChangedDirectory>,
+}
+
+/// Directory whose entries a request has changed: its links then, and the time of that.
+#[derive(Clone, Copy)]
+pub(crate) struct ChangedDirectory {
+    pub(crate) ino: Ino,
+    pub(crate) nlink: u32,
+    pub(crate) time: Timestamp,
 }
 
 impl Asked {
@@ -38,7 +47,7 @@ impl Asked {
     /// A question about these inodes is about to be sent.
     pub(crate) fn about(inos: impl IntoIterator<Item = Ino>) -> Asked {
         let (about, bits) = (inos.into_iter().collect(), SmallVec::new());
-        Asked { at: Tick::ask(), about, kept: None, bits }
+        Asked { at: Tick::ask(), about, kept: None, bits, changed: Vec::new() }
     }
 
     /// Notes the bits that are held when it is sent: its answer is read under them.
@@ -58,12 +67,21 @@ impl Asked {
 
     /// The answer has brought these.
     pub(crate) fn brought(&mut self, grants: &[Grant]) {
-        let bits = grants.iter().filter_map(|grant| match *grant {
-            Grant::Bits { ino, bits, .. } => Some((ino, bits)),
-            _ => None,
-        });
-        self.bits.extend(bits);
+        for grant in grants {
+            match *grant {
+                Grant::Bits { ino, bits, .. } => self.bits.push((ino, bits)),
+                Grant::Changed { ino, nlink, time } => {
+                    self.changed.push(ChangedDirectory { ino, nlink, time });
+                }
+                Grant::Data { .. } | Grant::Capability { .. } | Grant::Layout { .. } => {}
+            }
+        }
         self.bits.sort_unstable_by_key(|(ino, _)| *ino);
+    }
+
+    /// The directories whose entries the request has changed, as the answer says.
+    pub(crate) fn changed(&self) -> &[ChangedDirectory] {
+        &self.changed
     }
 
     /// Keeps an inode until the answer is learned.

@@ -206,13 +206,9 @@ impl InodeState {
         self.attrs.end_update(now);
     }
 
-    /// The inode gets an extended attribute. An access list may also say what new inodes in a
-    /// directory get, which this client does not know.
+    /// The inode gets an extended attribute.
     pub(crate) fn gets_xattr(&mut self) {
-        if let Some(rare) = self.rare.made() {
-            rare.delegation.gets_xattr();
-        }
-        self.dentries.set_complete(false);
+        self.rare.make().delegation.gets_xattr();
     }
 
     /// The inode that a name is known to lead to.

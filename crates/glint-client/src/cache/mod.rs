@@ -203,6 +203,8 @@ impl Cache {
                         state.rare.make().capabilities.add(capability);
                     }
                 }
+                // The update that has asked learns it.
+                Grant::Changed { .. } => {}
             }
         }
         refused

@@ -135,7 +135,7 @@ impl<T: Transport> Vfs for Client<T> {
         let (update, mut asked) = (self.begin_update(&[parent]), Asked::now());
         let attr = self.ask_attr(caller, &request, &mut asked).await?;
         if let Some(update) = update {
-            update.made_in(parent, attr.ctime, attr.is_dir());
+            update.learn_changed(&asked);
         }
         Ok(self.learn_made(parent, name, attr, &asked))
     }
@@ -168,7 +168,7 @@ impl<T: Transport> Vfs for Client<T> {
         match self.ask_to_learn(caller, &request, &mut asked).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(update) = update {
-                    update.made_in(parent, attr.ctime, false);
+                    update.learn_changed(&asked);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
                 self.note_created(handle, &attr, counted);
@@ -394,14 +394,12 @@ impl<T: Transport> Vfs for Client<T> {
         let mut asked = Asked::about([ino]);
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         let (attr, others) = said_attr(reply)?;
-        // Data that is not sent yet may be later, by another clock.
-        let linked = attr.ctime;
         // The name is there, even if the objects cannot be asked.
         let whole = self.with_unsent(attr, others).await;
         let attr = whole.inspect_err(|_| self.cache.doubt_name(parent, name))?;
         if let Some(update) = update {
             update.learn(&attr);
-            update.made_in(parent, linked, false);
+            update.learn_changed(&asked);
         }
         let found = match self.has_locks() {
             true => self.cache.learn_made(parent, name, &attr, &asked, false),
@@ -455,13 +453,17 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(result) = self.set_virtual_xattr(caller, ino, name, value).await {
             return result;
         }
-        let _update = self.begin_update(&[ino]);
+        let update = self.begin_update(&[ino]);
         if let Some(inode) = self.inode(ino) {
             inode.lock().gets_xattr();
         }
         let reply = self.ask(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
         self.note_privileges_given(None, name);
-        reply.map(drop)
+        let MdsReply::Attr(attr) = reply? else { return Err(Errno::EPROTO) };
+        if let Some(update) = update {
+            update.learn_xattrs(&attr);
+        }
+        Ok(())
     }
 
     async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
@@ -472,8 +474,13 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        let _update = self.begin_update(&[ino]);
-        self.ask(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
+        let update = self.begin_update(&[ino]);
+        let reply = self.ask(caller, &MdsRequest::Removexattr { ino, name }).await?;
+        let MdsReply::Attr(attr) = reply else { return Err(Errno::EPROTO) };
+        if let Some(update) = update {
+            update.learn_xattrs(&attr);
+        }
+        Ok(())
     }
 
     async fn statfs(&self) -> FsResult<FsStat> {

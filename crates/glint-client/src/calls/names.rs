@@ -1,6 +1,5 @@
 //! The calls on names that are more than a screen: what they know, change and learn.
 
-use crate::cache::attrs::Tick;
 use crate::cache::in_flight::Asked;
 use crate::cache::negative::removed;
 use crate::cache::pages::{PageUnderWay, PageWish};
@@ -137,11 +136,12 @@ impl<T: Transport> Client<T> {
         inos.extend(child);
         let update = self.cache.begin_update(&inos);
         self.declare_before_removal(child).await;
-        let asked = Tick::ask();
-        let reply = self.ask(caller, request).await?;
+        let mut asked = Asked::now();
+        let reply = self.ask_to_learn(caller, request, &mut asked).await?;
+        update.learn_changed(&asked);
         drop(update);
         self.cache.learn_removed(&reply);
-        self.cache.forget_name(parent, name, removed(&reply), asked);
+        self.cache.forget_name(parent, name, removed(&reply), asked.at);
         Ok(())
     }
 
@@ -199,6 +199,7 @@ impl<T: Transport> Client<T> {
         let update = self.cache.begin_update(&inos);
         self.declare_before_removal(replaced).await;
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
+        update.learn_changed(&asked);
         drop(update);
         self.cache.learn_removed(&reply);
         let replaced = removed(&reply);

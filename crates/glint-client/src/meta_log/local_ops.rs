@@ -44,6 +44,8 @@ impl InodeState {
     /// The attributes of this directory, if `caller` may change its entries and all of them are
     /// known here.
     fn takes_changes_of(&self, caller: &Caller) -> Option<&Attr> {
+        let may_have_default_acl =
+            |attr: &Attr| !attr.has_no_xattrs && self.rare.delegation.may_have_default_acl();
         let is_known = |attr: &Attr| {
             // Access lists and groups say nothing of the superuser, nor of the owner.
             let is_decided = caller.cred.is_superuser() || caller.cred.uid == attr.uid;
@@ -51,7 +53,7 @@ impl InodeState {
         };
         self.attributes()
             .filter(|_| self.rare.delegation.is_delegated() && self.dentries.is_complete())
-            .filter(|attr| is_known(attr))
+            .filter(|attr| is_known(attr) && !may_have_default_acl(attr))
             .filter(|attr| may_change_entries(attr, None, &caller.cred).is_ok())
     }
 

@@ -8,7 +8,10 @@ use futures_util::future::join;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::host;
 use glint_proto::lock::{Bits, DataLock, Grant, Range};
-use glint_proto::{Attr, Ino, MdsReply, MdsRequest, Op, SetAttr, SetTime, Timestamp, deferred};
+use glint_proto::{
+    Attr, Ino, MdsReply, MdsRequest, Op, OstRequest, SetAttr, SetTime, Timestamp, XattrFlags,
+    deferred,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,4 +115,43 @@ fn a_close_that_begins_while_a_time_is_set_says_that_one() {
         let said = said.lock().clone();
         assert_eq!(said.iter().flatten().map(|said| said.mtime).collect::<Vec<_>>(), [time]);
     });
+}
+
+/// The client knows what it has written, also after the server has changed an extended attribute.
+#[test]
+fn a_close_after_an_extended_attribute_was_changed_asks_no_object() {
+    for changes in [false, true] {
+        with_client(async |fake, client| {
+            let attr = fake.0.lock().attr();
+            fake.turn(move |_, request, answer| match request {
+                MdsRequest::Setxattr { .. } | MdsRequest::Removexattr { .. } => {
+                    // It does not know the size while the file is open.
+                    let attr = Attr { mode: 0o100_600, size_on_ost: true, ..attr.clone() };
+                    (Ok(MdsReply::Attr(attr)), Vec::new())
+                }
+                _ => answer,
+            });
+            let caller = &Caller::ROOT;
+            let file = open(&client).await;
+            client.getattr(FILE).await.unwrap();
+            write(&client, file, 0, b"data").await.unwrap();
+            let asked = || {
+                let stats = fake.count(|request| matches!(request, OstRequest::Stat { .. }));
+                (stats, fake.asked(Op::Getattr))
+            };
+            let before = asked();
+            if changes {
+                let (name, flags) = (b"user.a", XattrFlags::default());
+                client.setxattr(caller, FILE, name, b"1", flags).await.unwrap();
+                client.removexattr(caller, FILE, name).await.unwrap();
+                let attr = client.getattr(FILE).await.unwrap().attr;
+                assert_eq!((attr.mode, attr.size), (0o100_600, 4));
+            }
+            client.release(file).await.unwrap();
+            assert_eq!(asked(), before, "changes: {changes}");
+            let released = fake.0.lock().released.clone();
+            let sizes = released.iter().map(|wrote| wrote.and_then(|(_, said)| Some(said?.size)));
+            assert_eq!(sizes.collect::<Vec<_>>(), [Some(4)]);
+        });
+    }
 }

@@ -6,7 +6,7 @@ use crate::support::{FILE, Fake, with_client};
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, Grant, Recall, Return};
-use glint_proto::{Attr, Ino, MdsReply, MdsRequest, Op, deferred};
+use glint_proto::{Attr, DirPage, Errno, Ino, MdsReply, MdsRequest, Op, XattrFlags, deferred};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -134,5 +134,35 @@ fn names_that_a_directory_has_kept_go_with_its_delegation() {
         until("the delegation is returned", || is_returned(&fake, 1)).await;
         client.limit_inodes(0);
         until("nothing keeps the directory", || known(&client) == 0).await;
+    });
+}
+
+/// An access list may say what new inodes get. The client does not know it, though it knows all names.
+#[test]
+fn in_a_directory_with_an_extended_attribute_nothing_is_made_without_asking() {
+    with_client(async |fake, client| {
+        delegate(&fake);
+        let directory = Attr { ino: DIRECTORY, mode: 0o040_755, nlink: 2, ..fake.0.lock().attr() };
+        let mut others = fake.0.lock().turn.take().unwrap();
+        fake.turn(move |cred, request, answer| match request {
+            MdsRequest::Setxattr { .. } => (Ok(MdsReply::Attr(directory.clone())), Vec::new()),
+            MdsRequest::Lookup { .. } => (Err(Errno::ENOENT), Vec::new()),
+            MdsRequest::Readdir { .. } => {
+                let page = DirPage { entries: Vec::new(), end: true };
+                let free = Grant::Bits { ino: DIRECTORY, bits: Bits::NEGATIVE, number: 2 };
+                (Ok(MdsReply::Dir(page)), vec![free])
+            }
+            _ => others(cred, request, answer),
+        });
+        make_files(&client, 1).await;
+        assert_eq!(fake.asked(Op::Create), 1, "the file is made here");
+        let (caller, name) = (&Caller::ROOT, b"system.posix_acl_default");
+        client.setxattr(caller, DIRECTORY, name, b"", XattrFlags::default()).await.unwrap();
+        for name in [b"a", b"b", b"c"] {
+            let found = client.lookup(caller, DIRECTORY, name).await;
+            assert_eq!(found.err(), Some(Errno::ENOENT));
+        }
+        make(&client, DIRECTORY, "later", 0o100_644).await;
+        assert_eq!(fake.asked(Op::Create), 2, "this one by the MDS");
     });
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod ahead;
+mod changed_directories;
 mod closes;
 mod data_write_back;
 mod delegations;

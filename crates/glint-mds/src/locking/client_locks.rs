@@ -365,6 +365,16 @@ impl<K: Kv> Mds<K> {
         }
     }
 
+    /// Says with the answer what an operation makes of a directory whose entries it changes, for a
+    /// client that keeps its lock on the attributes over its own changes. Of those that come in a
+    /// batch it knows that already.
+    pub(crate) fn tell_changed(&self, context: &Context<'_>, directory: &Attr) {
+        if context.progress.is_none() && self.is_locking(context) {
+            let (ino, nlink, time) = (directory.ino, directory.nlink, directory.ctime);
+            context.grants.borrow_mut().push(Grant::Changed { ino, nlink, time });
+        }
+    }
+
     /// Withholds from the answer the bits that were granted so far, because the attributes in it
     /// were not read under them. The server still counts them as held: the client may have been
     /// given the same ones before. It is told the number alone, so that it returns them with the

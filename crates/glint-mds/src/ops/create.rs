@@ -58,7 +58,7 @@ impl<K: Kv> Mds<K> {
         entry_added(&mut directory.attr, is_dir, context.now);
         self.put_entry(&mut batch, parent, name, record.attr.ino, kind);
         self.put_inode(&mut batch, &record);
-        self.put_directory(&mut batch, &mut directory);
+        self.put_directory(context, &mut batch, &mut directory);
         let ino = record.attr.ino;
         let has_default_acl = record.has_default_acl;
         let attr = record.attr;

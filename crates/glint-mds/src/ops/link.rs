@@ -47,7 +47,7 @@ impl<K: Kv> Mds<K> {
         linked(&mut directory.attr, &mut record.attr, context.now);
         self.put_entry(&mut batch, parent, name, ino, record.attr.file_type());
         self.put_inode(&mut batch, &record);
-        self.put_directory(&mut batch, &mut directory);
+        self.put_directory(context, &mut batch, &mut directory);
         let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
         self.opens.link(ino);
         Ok(reply)

@@ -149,9 +149,9 @@ impl<K: Kv> Mds<K> {
         let kind = source.attr.file_type();
         self.put_entry(&mut batch, ends.new_parent, ends.new_name, source.attr.ino, kind);
         self.put_inode(&mut batch, &source);
-        self.put_directory(&mut batch, &mut from);
+        self.put_directory(context, &mut batch, &mut from);
         if !same_parent {
-            self.put_directory(&mut batch, &mut to);
+            self.put_directory(context, &mut batch, &mut to);
         }
         let reply = match ends.target {
             Some(ino) if !flags.exchange => MdsReply::Removed { ino },

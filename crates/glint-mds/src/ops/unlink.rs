@@ -38,7 +38,7 @@ impl<K: Kv> Mds<K> {
             self.put_inode(&mut batch, &record);
         }
         self.delete_entry(&mut batch, parent, name);
-        self.put_directory(&mut batch, &mut directory);
+        self.put_directory(context, &mut batch, &mut directory);
         self.commit(context, batch, MdsReply::Removed { ino }).await
     }
 
@@ -83,7 +83,7 @@ impl<K: Kv> Mds<K> {
             entry_removed(&mut directory.attr, &mut record.attr, context.now);
             self.drop_inode(&mut batch, &mut record).await?;
             self.delete_entry(&mut batch, parent, name);
-            self.put_inode(&mut batch, &directory);
+            self.put_directory(context, &mut batch, &mut directory);
             return self.commit(context, batch, MdsReply::Removed { ino }).await;
         }
     }

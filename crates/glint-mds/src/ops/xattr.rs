@@ -187,7 +187,7 @@ impl<K: Kv> Mds<K> {
         }
         record.attr.change_at(context.now);
         self.put_inode(&mut batch, &record);
-        self.commit(context, batch, MdsReply::Done).await
+        self.commit(context, batch, MdsReply::Attr(record.attr)).await
     }
 
     /// The mode follows the list; a list that says no more than the mode is not kept.
@@ -232,7 +232,7 @@ impl<K: Kv> Mds<K> {
         batch.delete(Keyspace::Xattr, &key);
         record.attr.change_at(context.now);
         self.put_inode(&mut batch, &record);
-        self.commit(context, batch, MdsReply::Done).await
+        self.commit(context, batch, MdsReply::Attr(record.attr)).await
     }
 }
 

@@ -4,7 +4,7 @@
 //! names that cannot be there are not looked for ([`crate::store::names`]).
 
 use crate::error::{MdsError, errno};
-use crate::service::Mds;
+use crate::service::{Context, Mds};
 use crate::store::keys;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
@@ -127,10 +127,17 @@ impl<K: Kv> Mds<K> {
         batch.put(Keyspace::Inode, &record.attr.ino.key(), &record.encode());
     }
 
-    /// Puts a directory whose entries an operation changes, perhaps under its shared lock.
-    pub(crate) fn put_directory(&self, batch: &mut Batch, directory: &mut InodeRecord) {
+    /// Puts a directory whose entries an operation changes, perhaps under its shared lock, and says
+    /// with the answer what it is like then.
+    pub(crate) fn put_directory(
+        &self,
+        context: &Context<'_>,
+        batch: &mut Batch,
+        directory: &mut InodeRecord,
+    ) {
         self.directories.order_times(directory);
         self.put_inode(batch, directory);
+        self.tell_changed(context, &directory.attr);
     }
 
     pub(crate) fn put_entry(

@@ -134,7 +134,8 @@ impl DataLock {
     }
 }
 
-/// Right that comes with an answer, though nobody asked for it: a lock, or a capability.
+/// What comes with an answer, though nobody asked for it: a lock, a capability, or what keeps true
+/// what is known under a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grant {
     /// Bits of an inode. A recall with a higher number ends the grant.
@@ -167,6 +168,16 @@ pub enum Grant {
         ino: Ino,
         /// Where the data lies.
         layout: Layout,
+    },
+    /// What the request has made of a directory whose entries it has changed. All other attributes
+    /// are what they were.
+    Changed {
+        /// Inode.
+        ino: Ino,
+        /// Its links.
+        nlink: u32,
+        /// Time of the change, its mtime and ctime.
+        time: Timestamp,
     },
 }
 

@@ -406,7 +406,7 @@ impl Model {
                 must(!(flags.create && is_there), Errno::EEXIST)?;
                 must(!flags.replace || is_there, Errno::ENODATA)?;
                 xattrs.insert(NAMES[name], vec![value]);
-                Ok(Told::Done)
+                Ok(Told::Facts(self.facts(number)))
             }
             Operation::GetXattr { inode: number, name } => {
                 let xattrs = &self.live(inode(number))?.xattrs;
@@ -415,7 +415,8 @@ impl Model {
             Operation::RemoveXattr { inode: number, name } => {
                 let number = inode(number);
                 let xattrs = self.change_xattrs(number)?;
-                xattrs.remove(NAMES[name]).map(|_| Told::Done).ok_or(Errno::ENODATA)
+                xattrs.remove(NAMES[name]).ok_or(Errno::ENODATA)?;
+                Ok(Told::Facts(self.facts(number)))
             }
         }
     }

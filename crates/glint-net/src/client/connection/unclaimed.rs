@@ -19,7 +19,7 @@ fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec
             Some(Recall::Bits { ino, bits: bits | Bits::SHARED, number })
         }
         Grant::Data { ino, lock } => Some(Recall::Data { ino, number: lock.number }),
-        Grant::Capability { .. } | Grant::Layout { .. } => None,
+        Grant::Capability { .. } | Grant::Layout { .. } | Grant::Changed { .. } => None,
     };
     let mut recalls: Vec<_> = grants.iter().filter_map(recall).collect();
     if let Ok(MdsReply::Locked(lock)) = reply

@@ -329,6 +329,7 @@ fn locks_and_what_is_said_of_them() {
         Grant::Data { ino, lock },
         Grant::Capability { ino, capability: CAPABILITY },
         Grant::Layout { ino, layout: MOVED },
+        Grant::Changed { ino, nlink: 3, time: TIME },
     ];
     must_be(
         &grants,
@@ -336,7 +337,8 @@ fn locks_and_what_is_said_of_them() {
          Bits 00012202
          Data 010102050601
          Capability 020101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-         Layout 0301140203048105",
+         Layout 0301140203048105
+         Changed 0401030604",
     );
     let recalls = [
         Recall::Bits { ino, bits, number },
