@@ -107,8 +107,11 @@ binaries:
 UNIT_TESTS = $(notdir $(basename $(wildcard crates/*/tests/*.rs)) \
 	$(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
 
+# Many of them wait for something most of the time.
+UNIT_THREADS := $(shell expr 3 '*' "$$(nproc)")
+
 unit: binaries ## Unit and property tests, and the tests of this repository's own rules
-	$(STEP) unit 60 env PROPTEST_RNG_SEED=$(PROPTEST_SEED) \
+	$(STEP) unit 60 env PROPTEST_RNG_SEED=$(PROPTEST_SEED) RUST_TEST_THREADS=$(UNIT_THREADS) \
 		cargo test -q --workspace --locked --lib --bins $(UNIT_TESTS:%=--test %)
 
 sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log; COPIES=1: all files have copies

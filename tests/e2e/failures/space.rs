@@ -162,7 +162,8 @@ fn a_client_that_writes_metadata_back_loses_nothing_on_a_full_disk() {
     let port = free_port();
     let server = world.serve(port, &[]);
     let (mount, directory) = world.mount(port, "a", &[]);
-    let content = |file: u64| vec![file as u8; 20_000];
+    let bytes = at_length(30_000, 20_000) as usize;
+    let content = |file: u64| vec![file as u8; bytes];
     let path = |file: u64| directory.join(format!("d{}/f{file}", file / 500));
     let mut files = 0;
     let refused = loop {
@@ -178,11 +179,12 @@ fn a_client_that_writes_metadata_back_loses_nothing_on_a_full_disk() {
     };
     assert!(is_enospc(&refused), "{refused}");
     assert!(files > 2000, "only {files} files fitted");
-    // And then names alone, until there is no room for these either.
+    // And then names alone, until there is no room for these either, or enough of them.
+    let many = at_length(10_000, 30_000);
     fs::create_dir(directory.join("names")).unwrap();
     let name = |name: u64| directory.join(format!("names/{name:0>200}"));
     let mut names = 0;
-    while names < 30_000 {
+    while names < many {
         match fs::File::create_new(name(names)) {
             Ok(_) => names += 1,
             Err(error) => {

@@ -1,6 +1,6 @@
 //! Work on a directory that knows what must be there afterwards.
 
-use super::eventually;
+use super::{at_length, eventually};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,9 +19,6 @@ pub struct Expected {
     pub acknowledged: Option<Vec<u8>>,
     pub attempted: Option<Option<Vec<u8>>>,
 }
-
-/// Pause before each file.
-const PAUSE: Duration = Duration::from_millis(2);
 
 pub type Model = BTreeMap<PathBuf, Expected>;
 
@@ -48,10 +45,11 @@ impl Progress {
 pub fn work(dir: &Path, round: u64, progress: &Progress) -> Model {
     let mut model = Model::new();
     let mut n = 0u64;
+    let pause = Duration::from_millis(at_length(5, 2));
     while !progress.stop.load(Ordering::Relaxed) {
         n += 1;
-        // On a machine that is slow for all others this would be most of what it does.
-        std::thread::sleep(PAUSE);
+        // Other tests use the machine, too, and this would be most of what it does.
+        std::thread::sleep(pause);
         progress.done.store(model.len(), Ordering::Relaxed);
         let path = dir.join(format!("r{round}-{n}"));
         let content = format!("round {round}, file {n}\n").repeat((n % 50) as usize).into_bytes();

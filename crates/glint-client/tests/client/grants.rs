@@ -169,7 +169,9 @@ fn a_lock_that_is_recalled_before_it_comes_is_waited_for_and_not_for_long() {
             });
         };
         let mut ended = LONG;
-        for _ in 0..20 {
+        // Nothing makes it come sooner; what has to be soon is not always so on a busy machine.
+        let rounds = if arrival == Arrival::IsOnItsWay { 1 } else { 20 };
+        for _ in 0..rounds {
             round(&mut ended);
             if ended < soon {
                 break;

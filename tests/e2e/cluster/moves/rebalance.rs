@@ -12,8 +12,8 @@ use support::disk::Disk;
 use support::load::Load;
 use support::*;
 
-const MEGABYTES: u64 = 600;
-const FILES: usize = 200;
+const MEGABYTES: u64 = 450;
+const FILES: usize = 150;
 const MIB: usize = 1 << 20;
 const WITHIN: f64 = 3.0;
 

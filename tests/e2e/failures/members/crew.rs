@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use support::stalls::Stalls;
-use support::{PATIENCE, eventually};
+use support::{PATIENCE, at_length, eventually};
 
 /// Longest time of what needs no stable storage, beside what the machine stands still: the promise
 /// is 4 s, and here other tests run.
@@ -103,7 +103,7 @@ pub(super) trait Worker: Send {
 
     /// How long it rests after each step: the machine has two cores.
     fn pause(&self) -> Duration {
-        Duration::from_millis(10)
+        Duration::from_millis(at_length(20, 10))
     }
 }
 
