@@ -9,34 +9,32 @@
 //! - The switch is asked for only after the copy is on stable storage, and while the lock is held.
 //! - A lock that others want is kept for a part of the lease at most: then the file stays where it
 //!   is, and what was copied is removed. So it does if nothing can be copied for a whole lease, as
-//!   an OST does not answer.
+//!   an OST does not answer. The gate is shut no longer than that, whatever is waited for.
 //! - New objects are removed only after everything that was sent to them has ended: what a server
 //!   executes later would make them again, and nobody would know. Who waits for the move, and for
 //!   the lock, does not wait for that.
 
 mod ahead;
 mod copying;
+mod hold;
 mod progress;
 mod ranges;
 
 use crate::cache::Generation;
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
-use crate::data::gate::Shut;
-use crate::locks::data_locks::DataLockGuard;
 use crate::vfs::Caller;
 use copying::Copying;
-use futures_util::future::{Either, select};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::lock::Range;
-use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest};
+use hold::Hold;
 use progress::CopyProgress;
 use ranges::FileRanges;
-use std::cell::{Cell, RefCell};
-use std::pin::pin;
+use std::cell::Cell;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pause between two looks at who is still inside the gate.
 const LOOK: Duration = Duration::from_millis(5);
@@ -44,55 +42,6 @@ const LOOK: Duration = Duration::from_millis(5);
 const PATIENCE_DIVISOR: u32 = 4;
 /// Attempts to have nobody else inside when the file was copied before it was locked.
 const LOCK_ATTEMPTS: usize = 10;
-
-/// The lock on the file that is being moved, and since when others want it.
-struct Patience<'a> {
-    /// With the shut gate, until others are let in.
-    held: RefCell<Option<(Shut<'a>, Option<DataLockGuard>)>>,
-    wanted: Cell<Option<Instant>>,
-    most: Duration,
-}
-
-impl Patience<'_> {
-    /// EAGAIN if others have waited long enough; EIO if the lock is lost.
-    fn check(&self) -> FsResult<()> {
-        let held = self.held.borrow();
-        let Some((_, guard)) = &*held else { return Err(Errno::EAGAIN) };
-        let Some(guard) = guard else { return Ok(()) };
-        if !guard.is_held() {
-            return Err(Errno::EIO);
-        }
-        if !guard.is_recalled() {
-            return Ok(());
-        }
-        let now = clock::now();
-        let since = self.wanted.get().unwrap_or(now);
-        self.wanted.set(Some(since));
-        if now.saturating_duration_since(since) < self.most { Ok(()) } else { Err(Errno::EAGAIN) }
-    }
-
-    /// Waits until others have waited long enough, or the lock is lost. Once they are let in, who
-    /// did that has told why.
-    async fn over(&self) -> FsResult<()> {
-        loop {
-            host::sleep(10 * LOOK).await;
-            if self.held.borrow().is_some() {
-                self.check()?;
-            }
-        }
-    }
-
-    fn is_held(&self) -> bool {
-        let is_held =
-            |guard: &Option<DataLockGuard>| guard.as_ref().is_none_or(DataLockGuard::is_held);
-        self.held.borrow().as_ref().is_some_and(|(_, guard)| is_held(guard))
-    }
-
-    /// Others get the lock, and calls of this client go on.
-    fn let_go(&self) {
-        drop(self.held.take());
-    }
-}
 
 impl<T: Transport> Client<T> {
     /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
@@ -170,8 +119,9 @@ impl<T: Transport> Client<T> {
         let copied = self.copy_ahead(planned, &written, &is_planned, &progress);
         let mut ahead = progress.unless_stalled(copied, tell).await?;
         let mut attempts = LOCK_ATTEMPTS;
-        let (guard, shut) = loop {
-            match (self.lock_whole(ino, inode.as_ref()).await, &mut ahead) {
+        let hold = loop {
+            let locked = self.lock_whole(ino, inode.as_ref(), &progress, tell).await;
+            match (locked, &mut ahead) {
                 (Err(Errno::EAGAIN), Some(ahead)) if attempts > 1 => {
                     // Nothing was copied under the lock: what others do now is one more round.
                     attempts -= 1;
@@ -187,25 +137,31 @@ impl<T: Transport> Client<T> {
         if self.handles.is_handed_out(ino) {
             return Err(Errno::EBUSY);
         }
-        let most = self.parameters.lease / PATIENCE_DIVISOR;
-        let held = RefCell::new(Some((shut, guard)));
-        let patience = Patience { held, wanted: Cell::new(None), most };
-        if let Some(inode) = &inode {
-            self.flush_inode(inode).await?;
-        }
-        let attr = self.asked_attributes(ino).await?;
-        let from = attr.layout;
-        let objects = self.glimpse(ino, from).await?;
-        if objects.is_none() && written.get() > 0 {
-            // Its objects are gone, and others have come.
-            return Err(Errno::EAGAIN);
-        }
-        if let Some(objects) = objects {
-            let is_held = || patience.is_held() && is_planned();
-            let check = || {
-                progress.made();
-                patience.check()
+        let is_held = || hold.is_held() && is_planned();
+        let check = || {
+            progress.made();
+            hold.check()
+        };
+        let copied = async {
+            if let Some(inode) = &inode {
+                self.flush_inode(inode).await?;
+                check()?;
+            }
+            let attr = self.asked_attributes(ino).await?;
+            let from = attr.layout;
+            let Some(objects) = self.glimpse(ino, from).await? else {
+                // If anything was copied, its objects are gone, and others have come.
+                return if written.get() == 0 { Ok(from) } else { Err(Errno::EAGAIN) };
             };
+            let size = objects.size;
+            let left = match &mut ahead {
+                Some(ahead) if ahead.from == from => {
+                    self.ask_changed(ino, ahead).await?;
+                    std::mem::take(&mut ahead.pending)
+                }
+                _ => FileRanges::all(),
+            };
+            let left = left.parts(size.max(written.get()), u64::MAX);
             let copying = Copying {
                 ino,
                 to,
@@ -214,42 +170,17 @@ impl<T: Transport> Client<T> {
                 check: &check,
                 is_still: true,
             };
-            let copied = async {
-                let size = objects.size;
-                let left = match &mut ahead {
-                    Some(ahead) if ahead.from == from => {
-                        self.ask_changed(ino, ahead).await?;
-                        std::mem::take(&mut ahead.pending)
-                    }
-                    _ => FileRanges::all(),
-                };
-                let left = left.parts(size.max(written.get()), u64::MAX);
-                let made = async {
-                    self.copy_ranges(&copying, from, size, &left).await?;
-                    self.truncate_objects(ino, to, size, &is_held).await?;
-                    let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
-                    self.set_objects_time(ino, to, mtime, &is_held).await
-                };
-                let stalled = |error| {
-                    patience.let_go();
-                    tell(error);
-                };
-                progress.unless_stalled(made, stalled).await?;
-                // May take longer: all that was copied before the lock is flushed.
-                self.sync_objects(ino, to).await
-            };
-            // An OST that does not answer is not waited for while others wait for the lock.
-            match select(pin!(copied), pin!(patience.over())).await {
-                Either::Left((copied, _)) => copied?,
-                Either::Right((over, copied)) => {
-                    patience.let_go();
-                    tell(over);
-                    let _ = copied.await;
-                    over?;
-                }
-            }
-        }
-        patience.check()?;
+            self.copy_ranges(&copying, from, size, &left).await?;
+            self.truncate_objects(ino, to, size, &is_held).await?;
+            let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
+            self.set_objects_time(ino, to, mtime, &is_held).await?;
+            check()?;
+            self.sync_objects(ino, to).await.map(|()| from)
+        };
+        // An OST that does not answer is not waited for while others wait for the lock, nor for
+        // more than a lease while calls of this client wait at the gate.
+        let from = hold.unless_over(copied, &progress, tell).await?;
+        hold.check()?;
         let update = self.begin_update(&[ino]);
         let switched = self.ask(caller, &MdsRequest::SwitchLayout { ino, from, to }).await;
         drop(update);
@@ -285,19 +216,16 @@ impl<T: Transport> Client<T> {
         &self,
         ino: Ino,
         inode: Option<&Arc<CachedInode>>,
-    ) -> FsResult<(Option<DataLockGuard>, Shut<'_>)> {
+        progress: &CopyProgress,
+        tell: &dyn Fn(FsResult<()>),
+    ) -> FsResult<Hold<'_>> {
         let guard = match inode {
             Some(inode) => Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?),
             None => None,
         };
         let shut = self.data.gate.shut(ino).ok_or(Errno::EBUSY)?;
-        while !shut.is_empty() {
-            // Calls inside may wait for the lock that others want back from here.
-            if guard.as_ref().is_some_and(DataLockGuard::is_recalled) {
-                return Err(Errno::EAGAIN);
-            }
-            host::sleep(LOOK).await;
-        }
-        Ok((guard, shut))
+        let hold = Hold::new(shut, guard, self.parameters.lease / PATIENCE_DIVISOR);
+        hold.unless_stalled(hold.until_empty(), progress, tell).await?;
+        Ok(hold)
     }
 }

@@ -3,15 +3,69 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "what a test does is its name")]
 
-use crate::support::{FILE, with_client};
-use glint_client::{Caller, Vfs};
+use crate::support::{FILE, Fake, LEASE_MS, open, with_client, write};
+use glint_client::{Caller, Client, Vfs};
+use glint_net::host;
 use glint_proto::{
-    Attr, Errno, Layout, MdsReply, MdsRequest, ObjectId, Op, OstRequest, XattrFlags,
+    Attr, Errno, FsResult, Layout, MdsReply, MdsRequest, ObjectId, Op, OstRequest, XattrFlags,
+    clock,
 };
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 /// Number of the new object.
 const NEW: u16 = 9;
+/// What was asked for in the background ended with this.
+type Ended = Arc<Mutex<Option<FsResult<()>>>>;
+
+/// The MDS has planned where the data of a file of so many bytes goes, and hears what became of it.
+fn plan(fake: &Fake, bytes: usize) {
+    let planned = {
+        let mut world = fake.0.lock();
+        world.size = bytes as u64;
+        world.objects.insert(ObjectId { ino: FILE, stripe: 0 }, vec![1; bytes]);
+        Attr { layout: Layout { first_object: NEW, ..world.layout }, ..world.attr() }
+    };
+    fake.turn(move |_, request, answer| match request {
+        MdsRequest::PlanLayout { .. } => (Ok(MdsReply::Attr(planned.clone())), Vec::new()),
+        MdsRequest::DropLayout { .. } => (Ok(MdsReply::Done), Vec::new()),
+        _ => answer,
+    });
+}
+
+/// Does something in the background.
+fn begin(call: impl Future<Output = FsResult<()>> + 'static) -> Ended {
+    let ended = Ended::default();
+    let end = ended.clone();
+    host::spawn(async move {
+        let result = call.await;
+        *end.lock() = Some(result);
+    });
+    ended
+}
+
+/// Begins to move the file.
+fn begin_move(client: &Arc<Client<Fake>>) -> Ended {
+    let client = client.clone();
+    begin(async move {
+        let (name, value) = (b"glint.restripe", b"stripe_count=1");
+        client.setxattr(&Caller::ROOT, FILE, name, value, XattrFlags::default()).await
+    })
+}
+
+/// Waits until something is so, while several leases pass. Returns whether it was.
+async fn within_leases(is_so: impl Fn() -> bool) -> bool {
+    for _ in 0..100 {
+        if is_so() {
+            return true;
+        }
+        host::sleep(Duration::from_millis(20)).await;
+        clock::simulate(Some(clock::now() + Duration::from_millis(LEASE_MS / 8)));
+    }
+    false
+}
 
 #[test]
 fn what_changes_while_a_file_is_copied_is_copied_again() {
@@ -86,4 +140,44 @@ fn a_move_that_fails_at_one_server_waits_for_the_others() {
         assert_eq!(fake.count(|request| writes(request, NEW + 1)), 1);
         assert_eq!(fake.asked(Op::MoveLayout), 2, "it was planned, and is dropped");
     });
+}
+
+/// Nobody elsewhere wants the lock, but other calls of this client wait at the gate.
+#[test]
+fn a_move_that_waits_for_a_server_lets_calls_in_after_a_lease() {
+    // A call that is inside when the gate is shut, and the last step of the copy.
+    let kinds: [fn(&OstRequest) -> bool; 2] = [
+        |request| matches!(request, OstRequest::Seek { .. }),
+        |request| matches!(request, OstRequest::Sync { .. }),
+    ];
+    for kind in kinds {
+        let fake = Fake::default();
+        plan(&fake, PAGE);
+        clock::simulate(Some(clock::now()));
+        let runtime = glint_net::runtime(None).unwrap();
+        runtime.block_on(async {
+            let client = Client::simulated(fake.clone(), true);
+            let file = open(&client).await;
+            fake.0.lock().stands_still = Some(kind);
+            let seeks = client.clone();
+            let sought = begin(async move { seeks.lseek(file, 0, false).await.map(drop) });
+            host::sleep(Duration::from_millis(20)).await;
+            let moved = begin_move(&client);
+            while fake.0.lock().unanswered == 0 {
+                host::sleep(Duration::from_millis(1)).await;
+            }
+            // Until the gate is shut, in either case.
+            host::sleep(Duration::from_millis(100)).await;
+            let writes = client.clone();
+            let written = begin(async move { write(&writes, file, 0, b"new").await });
+            assert!(within_leases(|| written.lock().is_some()).await, "a call waits");
+            assert_eq!(*written.lock(), Some(Ok(())));
+            assert!(within_leases(|| moved.lock().is_some()).await);
+            assert_eq!(*moved.lock(), Some(Err(Errno::ETIMEDOUT)));
+            fake.0.lock().stands_still = None;
+            assert!(within_leases(|| fake.asked(Op::MoveLayout) == 2).await, "it is dropped");
+            assert!(within_leases(|| sought.lock().is_some()).await);
+        });
+        clock::simulate(None);
+    }
 }

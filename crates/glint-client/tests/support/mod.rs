@@ -53,6 +53,9 @@ pub(crate) struct World {
     pub opens: i32,
     pub released: Vec<Wrote>,
     pub fault: Option<Fault>,
+    /// Data requests that are not answered meanwhile, and how many of them came.
+    pub stands_still: Option<fn(&OstRequest) -> bool>,
+    pub unanswered: usize,
     /// Requests to the MDS so far, what it answers, and whether the answers are on their way.
     pub asked: Vec<Op>,
     /// Bytes of pages of directories that were asked for.
@@ -290,6 +293,13 @@ impl OstRequests for Fake {
         }
         // A pause lets others run in between, as they would.
         glint_net::host::sleep(Duration::from_micros(100)).await;
+        let is_unanswered = || self.0.lock().stands_still.is_some_and(|kind| kind(&request));
+        if is_unanswered() {
+            self.0.lock().unanswered += 1;
+        }
+        while is_unanswered() {
+            glint_net::host::sleep(Duration::from_millis(1)).await;
+        }
         self.0.lock().ost(request, bulk)
     }
 }

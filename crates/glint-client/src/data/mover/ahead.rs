@@ -7,6 +7,8 @@
 //! - Data that a client has written and not sent is a change later: at the latest when it returns its
 //!   lock.
 //! - A range is pending until it is copied; what ends in between ends the move.
+//! - What was copied is on stable storage when a round ends, so that the sync under the lock is a
+//!   short one: calls of this client wait for that, and it is given up after a lease.
 
 use super::copying::Copying;
 use super::progress::CopyProgress;
@@ -23,9 +25,9 @@ const FILE_BYTES_MIN: u64 = 16 << 20;
 /// So much is left for the lock: it is copied in a fraction of a second.
 const LEFT_BYTES: u64 = 8 << 20;
 const ROUNDS_MAX: usize = 12;
-/// So much is copied before it is looked whether the watches have to be asked, and after this time they
-/// are, so that they do not end.
-const PART_BYTES: u64 = 256 << 20;
+/// So much is copied before it is brought to stable storage, and before it is looked whether the
+/// watches have to be asked; after this time they are, so that they do not end.
+const PART_BYTES: u64 = 64 << 20;
 const ASK: Duration = Duration::from_secs(60);
 
 /// The state of a copy that is made while the file is used.
@@ -96,11 +98,22 @@ impl<T: Transport> Client<T> {
         // Asked for after what is pending was told: a change of it that is later is told later.
         let size = self.glimpse(ino, from).await?.map_or(0, |objects| objects.size);
         let pending = std::mem::take(&mut ahead.pending);
+        let mut unsynced = 0;
         for part in pending.parts(size.max(written.get()), PART_BYTES) {
             self.copy_ranges(&copying, from, size, &[part]).await?;
+            progress.made();
+            unsynced += part.1 - part.0;
+            if unsynced >= PART_BYTES {
+                self.sync_objects(ino, to).await?;
+                unsynced = 0;
+            }
             if clock::since(ahead.asked) >= ASK {
                 self.ask_changed(ino, ahead).await?;
             }
+            progress.made();
+        }
+        if unsynced > 0 {
+            self.sync_objects(ino, to).await?;
             progress.made();
         }
         self.ask_changed(ino, ahead).await?;
