@@ -6,12 +6,14 @@
 //! Does not know: where attributes come from, locks, errors of storage.
 
 pub mod acl;
+mod cookie;
 mod create;
 mod entries;
 mod filter;
 mod permission;
 mod setattr;
 
+pub use cookie::{COOKIE_DOT, COOKIE_DOT_DOT, cookie};
 pub use create::{New, NewInode, check_new, new_inode};
 pub use entries::{
     Renaming, entry_added, entry_removed, linked, may_add_entry, may_change_entries, may_link,
