@@ -16,7 +16,7 @@ pub(super) fn is_dots(entry: &DirEntry) -> bool {
 }
 
 /// Whether a name of this directory leads to an inode, if one is known: others cannot change it.
-fn keeps_names(state: &InodeState, directory: Ino) -> bool {
+pub(super) fn keeps_names(state: &InodeState, directory: Ino) -> bool {
     state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(directory)
 }
 

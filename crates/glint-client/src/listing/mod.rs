@@ -21,6 +21,7 @@
 //!   memory is short, or nobody uses the client.
 
 mod for_lookups;
+pub(crate) mod from_memory;
 mod kept;
 mod known;
 mod lookup_order;
@@ -303,7 +304,7 @@ impl<T: Transport> Client<T> {
             // What is here because names were looked up is not asked for, and so not in vain.
             let is_here =
                 |directory: Ino| matches!(listings.get(&directory), Some(ListingAhead::Here(_)));
-            let may_ask = |directory| !is_here(directory) && self.cache.is_to_list(directory);
+            let may_ask = |directory| !is_here(directory) && self.is_to_list(directory);
             walks.go(step, found, may_ask)
         };
         for directory in next {
@@ -311,6 +312,11 @@ impl<T: Transport> Client<T> {
                 host::spawn(client.clone().list_ahead(caller.clone(), on_its_way));
             }
         }
+    }
+
+    /// Whether a directory may be listed ahead, and not from memory by who wants it.
+    fn is_to_list(&self, directory: Ino) -> bool {
+        self.cache.is_to_list(directory) && !self.is_in_memory(directory)
     }
 
     async fn list_ahead(self: Arc<Self>, caller: Caller, of: ListingOnItsWay) {
