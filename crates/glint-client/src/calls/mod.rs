@@ -374,6 +374,9 @@ impl<T: Transport> Vfs for Client<T> {
             listing.valid.push(valid);
         }
         self.note_told(caller, &file, told, &listing.entries);
+        if plus && told.is_begin && told.is_end && self.has_locks() {
+            self.cache.note_all_names(file.ino, &listing.entries, &asked);
+        }
         if plus {
             self.go_on_ahead(caller, &file, (cookie, bytes_max), told, &listing.entries, &asked);
         }

@@ -77,6 +77,23 @@ impl Cache {
             && names().all(|entry| dentries.get(&entry.name) == Some(entry.ino))
     }
 
+    /// A page has come with all entries of a directory, and was learned, for a program. All names are
+    /// known from now on if these are, and nobody could make another one meanwhile. Of a delegated
+    /// directory that is known anyway, or it has an access list.
+    pub(crate) fn note_all_names(&self, directory: Ino, entries: &[DirEntry], asked: &Asked) {
+        let Some(inode) = self.find(directory) else { return };
+        let mut state = inode.lock();
+        let is_known =
+            |entry: &DirEntry| is_dots(entry) || state.child(&entry.name) == Some(entry.ino);
+        let are_all = state.is_protected(directory, asked)
+            && state.dentries.has_learned_all(asked.at)
+            && !state.rare.delegation.is_delegated()
+            && entries.iter().all(is_known);
+        if are_all {
+            state.dentries.set_complete(true);
+        }
+    }
+
     /// Adds the attributes to an entry of a directory, if they are known, as an answer to the
     /// kernel.
     pub(super) fn add_attributes(&self, directory: Ino, entry: &mut DirEntry) -> Valid {
