@@ -112,9 +112,11 @@ impl WantedPage {
 }
 
 /// Whether all names of a directory are known, nobody else can make one, and they are not too many.
+/// While this client asks for a change, others may see it before the answer has come.
 fn is_whole(state: &InodeState) -> bool {
     let is_protected = state.rare.delegation.is_delegated() || state.has(Bits::NEGATIVE);
-    is_protected && state.dentries.is_complete() && state.dentries.children() <= NAMES_MAX
+    let is_known = state.dentries.is_complete() && !state.is_updating();
+    is_protected && is_known && state.dentries.children() <= NAMES_MAX
 }
 
 impl Cache {
@@ -207,8 +209,77 @@ impl<T: Transport> Client<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::in_flight::Asked;
+    use glint_proto::lock::Grant;
+    use glint_proto::{Attr, Timestamp};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
+
+    const DIRECTORY: Ino = Ino(7);
+    const FILE: Ino = Ino(8);
+    const OTHER: Ino = Ino(9);
+
+    /// A cache that has all of a directory with two files.
+    fn cache() -> Cache {
+        let cache = Cache::new(Arc::default());
+        let inos = [Ino::ROOT, DIRECTORY, FILE, OTHER];
+        let grants = inos.map(|ino| Grant::Bits { ino, bits: Bits::SHARED, number: 1 });
+        cache.learn_grants(&grants, cache.generation());
+        let learn = |parent, name: &[u8], ino, kind: FileType| {
+            let attr = Attr::new(ino, kind.mode_bits() | 0o755, Timestamp::default());
+            cache.learn_name(parent, name, &attr, &Asked::under(&inos), true);
+        };
+        learn(Ino::ROOT, b"d", DIRECTORY, FileType::Directory);
+        learn(DIRECTORY, b"a", FILE, FileType::Regular);
+        learn(DIRECTORY, b"b", OTHER, FileType::Symlink);
+        cache.inode(DIRECTORY).lock().dentries.set_complete(true);
+        cache
+    }
+
+    /// What is told of the directory after a cookie.
+    fn page(cache: &Cache, after: u64) -> Option<Vec<(Ino, FileType)>> {
+        let wanted = WantedPage::new(after, 0, true);
+        let (entries, is_end) = cache.page_from_memory(DIRECTORY, 7, wanted)?;
+        assert!(is_end && entries.is_sorted_by_key(|entry| entry.cookie));
+        let kind = |entry: &DirEntry| FileType::from_dirent_type(entry.dirent_type).unwrap();
+        let mut told: Vec<_> = entries.iter().map(|entry| (entry.ino, kind(entry))).collect();
+        told.sort_unstable_by_key(|(ino, _)| *ino);
+        Some(told)
+    }
+
+    #[test]
+    fn what_others_can_change_is_not_told() {
+        let (directory, regular, link) =
+            (FileType::Directory, FileType::Regular, FileType::Symlink);
+        let names = [(FILE, regular), (OTHER, link)];
+        assert_eq!(page(&cache(), COOKIE_DOT_DOT).unwrap(), names);
+        let all = page(&cache(), 0).unwrap();
+        assert_eq!(all[..2], [(Ino::ROOT, directory), (DIRECTORY, directory)]);
+        assert_eq!(all[2..], names);
+
+        let lose = |ino, bits| {
+            let cache = cache();
+            cache.inode(ino).lock().on_recall(bits, 2, 0);
+            cache
+        };
+        assert_eq!(page(&lose(DIRECTORY, Bits::NEGATIVE), 2), None);
+        // The directory hears of it later than the inode.
+        assert_eq!(page(&lose(FILE, Bits::ENTRY), 2), None);
+        assert_eq!(page(&lose(FILE, Bits::ATTR), 2), None, "its type is not known");
+        let moved = lose(DIRECTORY, Bits::ENTRY);
+        assert_eq!(page(&moved, 2).unwrap(), names);
+        assert_eq!(page(&moved, COOKIE_DOT), None, "it may be elsewhere");
+
+        let doubted = cache();
+        doubted.doubt_name(DIRECTORY, b"a");
+        assert_eq!(page(&doubted, 2), None);
+        let changing = cache();
+        let update = changing.begin_update(&[DIRECTORY]);
+        assert_eq!(page(&changing, 2), None);
+        drop(update);
+        assert_eq!(page(&changing, 2).unwrap(), names);
+    }
 
     const NAMES: u64 = 200;
 
