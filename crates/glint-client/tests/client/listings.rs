@@ -8,12 +8,13 @@ use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, Grant, Recall, Return};
 use glint_proto::posix::cookie;
 use glint_proto::{
-    Attr, DirEntry, DirPage, Errno, FileType, Ino, MdsReply, MdsRequest, Op, Timestamp, deferred,
+    Attr, DirEntry, DirPage, Errno, FileType, Ino, MdsReply, MdsRequest, Op, RenameFlags,
+    Timestamp, deferred,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DIRECTORY: Ino = Ino(8);
 const SEED: u64 = 9;
@@ -37,8 +38,8 @@ fn attr(ino: Ino) -> Attr {
     Attr { nlink: if ino == DIRECTORY { 2 } else { 1 }, ..attr }
 }
 
-/// The MDS delegates the directory that is made, makes all changes in it that it is told of, and lists it:
-/// with attributes and locks where these are wanted.
+/// The MDS delegates the directory that is made, makes all changes in it that it is told of but renames,
+/// and lists it: with attributes and locks where these are wanted.
 fn serve(fake: &Fake) -> NamesOfMds {
     let names = NamesOfMds::default();
     let served = names.clone();
@@ -60,7 +61,7 @@ fn serve(fake: &Fake) -> NamesOfMds {
         }
         MdsRequest::Open { ino, .. } => (Ok(MdsReply::Attr(attr(ino))), Vec::new()),
         MdsRequest::Batch { changes, .. } => {
-            let (mut done, mut names) = (0, served.lock());
+            let (mut done, mut failed, mut names) = (0, Vec::new(), served.lock());
             for change in deferred::changes(changes).flatten() {
                 done += 1;
                 match (change.request, change.made) {
@@ -70,10 +71,11 @@ fn serve(fake: &Fake) -> NamesOfMds {
                     (MdsRequest::Unlink { name, .. }, _) => {
                         names.remove(&(cookie(name, SEED), name.to_vec()));
                     }
+                    (MdsRequest::Rename { .. }, _) => failed.push((done - 1, Errno::ENOSPC)),
                     _ => {}
                 }
             }
-            (Ok(MdsReply::Batched { done, failed: Vec::new() }), Vec::new())
+            (Ok(MdsReply::Batched { done, failed }), Vec::new())
         }
         MdsRequest::Readdir { ino: DIRECTORY, cookie: after, bytes_max, plus } => {
             let names = served.lock();
@@ -258,5 +260,27 @@ fn a_directory_that_was_listed_whole_is_not_asked_for_again() {
         of_mds.lock().insert((cookie, name), Ino(7777));
         assert_eq!(list().await, all_names());
         assert_eq!(fake.asked(Op::Readdir), 3);
+    });
+}
+
+/// The name is still where it was, and is not missing there.
+#[test]
+fn a_directory_that_a_file_did_not_leave_is_not_taken_for_known() {
+    with_client(async |fake, client| {
+        serve(&fake);
+        make_files(&client).await;
+        make(&client, DIRECTORY, "sub", 0o040_755).await;
+        let sub = client.lookup(&Caller::ROOT, DIRECTORY, b"sub").await.unwrap().attr.ino;
+        let ends = [(DIRECTORY, &b"7"[..]), (sub, &b"7"[..])];
+        let flags = RenameFlags::default();
+        client.rename(&Caller::ROOT, ends[0], ends[1], flags).await.unwrap();
+        let begun = Instant::now();
+        while fake.asked(Op::Lookup) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is taken for free");
+            let _ = client.lookup(&Caller::ROOT, DIRECTORY, b"7").await;
+            host::sleep(Duration::from_millis(1)).await;
+        }
+        let names = EntryReader::open(&client, ROOM_FOR_ALL, false).await.rest().await;
+        assert!(fake.asked(Op::Readdir) > 0 && names.contains(&place("7")));
     });
 }
