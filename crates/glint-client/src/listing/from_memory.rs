@@ -134,8 +134,8 @@ impl Cache {
                 return None;
             }
             let names = state.dentries.iter();
-            let at = |(name, ino)| NameAt { cookie: cookie(name, seed), name, ino };
-            let (page, is_end) = wanted.of(names.map(at))?;
+            let names = names.map(|(name, ino)| NameAt { cookie: cookie(name, seed), name, ino });
+            let (page, is_end) = wanted.of(names)?;
             let names: Vec<(u64, Box<[u8]>, Ino)> =
                 page.iter().map(|at| (at.cookie, at.name.into(), at.ino)).collect();
             (names, is_end)

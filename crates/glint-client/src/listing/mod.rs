@@ -10,7 +10,8 @@
 //! `git status` looks the names up that it knows, and lists their directories after that. Directories
 //! in which names are looked up one after the other are listed ahead as well (`for_lookups.rs`).
 //!
-//! The pages after the first ones of a large directory come ahead by `pages_ahead.rs`.
+//! The pages after the first ones of a large directory come ahead by `pages_ahead.rs`. A directory that
+//! is known whole is listed from memory (`from_memory.rs`).
 //!
 //! Invariants:
 //! - A listing is used only if the cache says at that moment, under locks, that the directory has

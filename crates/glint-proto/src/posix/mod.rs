@@ -1,7 +1,8 @@
 //! Rules of POSIX that the MDS and a client that changes metadata by itself must follow alike.
 //!
 //! Pure functions of attributes and credentials: who may do what, what a new inode is, what a
-//! setattr changes, what may be removed or replaced, what a change of entries does.
+//! setattr changes, what may be removed or replaced, what a change of entries does, and where names are
+//! in a listing.
 //!
 //! Does not know: where attributes come from, locks, errors of storage.
 
