@@ -12,6 +12,7 @@ use crate::calls::snapshots::Snapshots;
 use crate::data::SharedByFiles;
 use crate::data::placement::OstPlacement;
 use crate::listing::DirectoriesAhead;
+use crate::listing::from_memory::NameOrder;
 use crate::locks::LockKeeping;
 use crate::memory::MemoryKeeping;
 use crate::meta_log::log::WriteBackLog;
@@ -38,6 +39,7 @@ pub struct Client<T> {
     pub(crate) data: SharedByFiles,
     /// Directories that were listed before a program did.
     pub(crate) directories_ahead: Arc<DirectoriesAhead>,
+    pub(crate) name_order: NameOrder,
     pub(crate) placement: OstPlacement,
     pub(crate) last_fs_stat: LastFsStat,
     pub(crate) locks: LockKeeping,
@@ -68,6 +70,7 @@ impl<T: Transport> Client<T> {
             snapshots: Snapshots::default(),
             data: SharedByFiles::default(),
             directories_ahead: Arc::default(),
+            name_order: NameOrder::default(),
             placement: OstPlacement::new(welcome.osts, welcome.own_osts),
             last_fs_stat: LastFsStat::default(),
             locks: LockKeeping::default(),

@@ -135,6 +135,11 @@ impl Dentries {
         self.known.names.is_empty()
     }
 
+    /// How many names are known to lead to inodes.
+    pub(crate) fn children(&self) -> usize {
+        self.known.names.len()
+    }
+
     /// Names that lead to inodes, and these.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Ino)> {
         self.known.names.iter().map(|(name, child)| (name, ino_of(child)))

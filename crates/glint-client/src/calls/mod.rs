@@ -342,7 +342,9 @@ impl<T: Transport> Vfs for Client<T> {
             (true, false) => self.take_next_page(caller, &file, cookie, bytes_max).await,
             (false, _) => None,
         };
-        if let Some(listing) = came_ahead {
+        let known =
+            came_ahead.or_else(|| self.list_from_memory(caller, &file, (cookie, bytes_max), plus));
+        if let Some(listing) = known {
             return Ok(listing);
         }
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
@@ -372,6 +374,9 @@ impl<T: Transport> Vfs for Client<T> {
             listing.valid.push(valid);
         }
         self.note_told(caller, &file, told, &listing.entries);
+        if plus && told.is_begin && told.is_end && self.has_locks() {
+            self.cache.note_all_names(file.ino, &listing.entries, &asked);
+        }
         if plus {
             self.go_on_ahead(caller, &file, (cookie, bytes_max), told, &listing.entries, &asked);
         }

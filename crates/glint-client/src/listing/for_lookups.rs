@@ -96,7 +96,7 @@ impl<T: Transport> Client<T> {
             ahead.has_for_lookups.store(lookups.has_ahead(), Ordering::Relaxed);
             next
         };
-        for directory in next.into_iter().filter(|next| self.cache.is_to_list(*next)) {
+        for directory in next.into_iter().filter(|next| self.is_to_list(*next)) {
             if let Some(on_its_way) = ahead.begin(directory, false) {
                 host::spawn(client.clone().list_ahead(caller.clone(), on_its_way));
             }

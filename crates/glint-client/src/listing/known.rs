@@ -16,7 +16,7 @@ pub(super) fn is_dots(entry: &DirEntry) -> bool {
 }
 
 /// Whether a name of this directory leads to an inode, if one is known: others cannot change it.
-fn keeps_names(state: &InodeState, directory: Ino) -> bool {
+pub(super) fn keeps_names(state: &InodeState, directory: Ino) -> bool {
     state.has(Bits::ENTRY) || state.rare.delegation.parent() == Some(directory)
 }
 
@@ -75,6 +75,23 @@ impl Cache {
             |parent: Ino| keeps_names(&state, parent) && state.parent() == Some(parent);
         parent.is_none_or(has_parent)
             && names().all(|entry| dentries.get(&entry.name) == Some(entry.ino))
+    }
+
+    /// A page has come with all entries of a directory, and was learned, for a program. All names are
+    /// known from now on if these are, and nobody could make another one meanwhile. Of a delegated
+    /// directory that is known anyway, or it has an access list.
+    pub(crate) fn note_all_names(&self, directory: Ino, entries: &[DirEntry], asked: &Asked) {
+        let Some(inode) = self.find(directory) else { return };
+        let mut state = inode.lock();
+        let is_known =
+            |entry: &DirEntry| is_dots(entry) || state.child(&entry.name) == Some(entry.ino);
+        let are_all = state.is_protected(directory, asked)
+            && state.dentries.has_learned_all(asked.at)
+            && !state.rare.delegation.is_delegated()
+            && entries.iter().all(is_known);
+        if are_all {
+            state.dentries.set_complete(true);
+        }
     }
 
     /// Adds the attributes to an entry of a directory, if they are known, as an answer to the

@@ -10,7 +10,8 @@
 //! `git status` looks the names up that it knows, and lists their directories after that. Directories
 //! in which names are looked up one after the other are listed ahead as well (`for_lookups.rs`).
 //!
-//! The pages after the first ones of a large directory come ahead by `pages_ahead.rs`.
+//! The pages after the first ones of a large directory come ahead by `pages_ahead.rs`. A directory that
+//! is known whole is listed from memory (`from_memory.rs`).
 //!
 //! Invariants:
 //! - A listing is used only if the cache says at that moment, under locks, that the directory has
@@ -21,6 +22,7 @@
 //!   memory is short, or nobody uses the client.
 
 mod for_lookups;
+pub(crate) mod from_memory;
 mod kept;
 mod known;
 mod lookup_order;
@@ -303,7 +305,7 @@ impl<T: Transport> Client<T> {
             // What is here because names were looked up is not asked for, and so not in vain.
             let is_here =
                 |directory: Ino| matches!(listings.get(&directory), Some(ListingAhead::Here(_)));
-            let may_ask = |directory| !is_here(directory) && self.cache.is_to_list(directory);
+            let may_ask = |directory| !is_here(directory) && self.is_to_list(directory);
             walks.go(step, found, may_ask)
         };
         for directory in next {
@@ -311,6 +313,11 @@ impl<T: Transport> Client<T> {
                 host::spawn(client.clone().list_ahead(caller.clone(), on_its_way));
             }
         }
+    }
+
+    /// Whether a directory may be listed ahead, and not from memory by who wants it.
+    fn is_to_list(&self, directory: Ino) -> bool {
+        self.cache.is_to_list(directory) && !self.is_in_memory(directory)
     }
 
     async fn list_ahead(self: Arc<Self>, caller: Caller, of: ListingOnItsWay) {

@@ -101,8 +101,9 @@ impl<T: Transport> Client<T> {
     async fn ask_for_numbers(&self) -> bool {
         let request = MdsRequest::GrantInodes { count: NUMBERS, epoch: self.log.epoch() };
         match self.ask_as_root(&request).await {
-            Ok(MdsReply::Inodes { first, count, osts, avoided, chains }) => {
+            Ok(MdsReply::Inodes { first, count, osts, avoided, chains, name_seed }) => {
                 self.placement.note(osts, avoided, chains);
+                self.name_order.note(name_seed);
                 self.log.add_numbers(first..first + u64::from(count));
                 true
             }

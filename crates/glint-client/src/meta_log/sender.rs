@@ -129,12 +129,14 @@ impl<T: Transport> Client<T> {
             "a change that was made here was refused; it is lost"
         );
         self.data.limits.count_error();
-        let name = match change.request {
+        let names = match change.request {
             MdsRequest::Create { parent, name, .. }
             | MdsRequest::Unlink { parent, name }
-            | MdsRequest::Rmdir { parent, name } => Some((parent, name)),
-            MdsRequest::Rename { new_parent, new_name, .. } => Some((new_parent, new_name)),
-            _ => None,
+            | MdsRequest::Rmdir { parent, name } => [Some((parent, name)), None],
+            MdsRequest::Rename { parent, name, new_parent, new_name, .. } => {
+                [Some((parent, name)), Some((new_parent, new_name))]
+            }
+            _ => [None, None],
         };
         let ino = match change.request {
             MdsRequest::Setattr { ino, .. } | MdsRequest::Release { ino, .. } => Some(ino),
@@ -151,13 +153,14 @@ impl<T: Transport> Client<T> {
                 rare.delegation.lose();
             }
         }
-        let Some((parent, name)) = name else { return };
-        if let Some(directory) = self.cache.find(parent) {
-            let mut state = directory.lock();
-            state.dentries.doubt(name);
-            state.lose_attributes();
+        for (parent, name) in names.into_iter().flatten() {
+            if let Some(directory) = self.cache.find(parent) {
+                let mut state = directory.lock();
+                state.dentries.doubt(name);
+                state.lose_attributes();
+            }
+            self.cache.forget_in_kernel(parent, name);
         }
-        self.cache.forget_in_kernel(parent, name);
     }
 
     /// Ends a delegation, and waits until the servers know all changes made under it.

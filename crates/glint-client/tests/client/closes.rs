@@ -63,9 +63,10 @@ fn a_close_that_begins_while_a_time_is_set_says_that_one() {
         let says = said.clone();
         fake.turn(move |_, request, answer| match request {
             MdsRequest::GrantInodes { .. } => {
-                let (first, count, osts) = (file.0, 64, 4);
+                let (first, count, osts, name_seed) = (file.0, 64, 4, 7);
                 let (avoided, chains) = (Vec::new(), Vec::new());
-                (Ok(MdsReply::Inodes { first, count, osts, avoided, chains }), Vec::new())
+                let reply = MdsReply::Inodes { first, count, osts, avoided, chains, name_seed };
+                (Ok(reply), Vec::new())
             }
             MdsRequest::Create { .. } => {
                 let bits = Grant::Bits { ino: directory, bits: Bits::ALL, number: 1 };

@@ -23,12 +23,11 @@ fn delegate(fake: &Fake) {
     let mut next = 100;
     fake.turn(move |_, request, answer| match request {
         MdsRequest::GrantInodes { count, .. } => {
-            let (first, count, avoided) = (next, *count, Vec::new());
+            let (first, count, osts, name_seed) = (next, *count, 4, 7);
+            let (avoided, chains) = (Vec::new(), Vec::new());
             next += u64::from(count);
-            (
-                Ok(MdsReply::Inodes { first, count, osts: 4, avoided, chains: Vec::new() }),
-                Vec::new(),
-            )
+            let reply = MdsReply::Inodes { first, count, osts, avoided, chains, name_seed };
+            (Ok(reply), Vec::new())
         }
         MdsRequest::Create { parent, .. } if *parent == Ino::ROOT => {
             let attr = Attr { ino: DIRECTORY, mode: 0o040_755, nlink: 2, ..file.clone() };

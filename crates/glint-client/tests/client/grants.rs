@@ -195,9 +195,10 @@ fn a_lock_that_does_not_come_with_its_batch_keeps_no_inode() {
         let attr = Attr { ino: directory, mode: 0o040_755, nlink: 2, ..fake.0.lock().attr() };
         fake.turn(move |_, request, answer| match request {
             MdsRequest::GrantInodes { .. } => {
-                let (first, avoided) = (100, Vec::new());
+                let (first, count, osts, name_seed) = (100, 64, 4, 7);
+                let (avoided, chains) = (Vec::new(), Vec::new());
                 (
-                    Ok(MdsReply::Inodes { first, count: 64, osts: 4, avoided, chains: Vec::new() }),
+                    Ok(MdsReply::Inodes { first, count, osts, avoided, chains, name_seed }),
                     Vec::new(),
                 )
             }

@@ -9,6 +9,7 @@ mod data_write_back;
 mod delegations;
 mod fs_stat;
 mod grants;
+mod listings;
 mod lookups;
 mod memory;
 mod moves;

@@ -8,6 +8,7 @@ use crate::session::sessions::is_of_server;
 use crate::store::keys::{self, Orphan};
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::posix::cookie;
 use glint_proto::{FileType, Ino, Layout, Timestamp};
 use std::collections::{HashMap, HashSet};
 
@@ -218,7 +219,7 @@ impl<K: Kv> Check<'_, K> {
         let Some((ino, kind)) = keys::parse_entry_value(value) else {
             return Err(format!("{shown} has a malformed value"));
         };
-        if keys::cookie(name, self.seed) != at {
+        if cookie(name, self.seed) != at {
             return Err(format!("{shown} has the wrong name hash"));
         }
         if !self.inodes.get(&parent).is_some_and(|seen| seen.record.attr.is_dir()) {

@@ -6,13 +6,13 @@
 
 use crate::error::{OpResult, errno};
 use crate::service::{Context, Mds};
-use crate::store::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
+use crate::store::keys;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::{
     DIR_ENTRY_BYTES, DIR_ENTRY_PLUS_BYTES, DIR_PAGE_ENTRIES_MAX, dir_page_bytes,
 };
 use glint_proto::lock::Bits;
-use glint_proto::posix::READ;
+use glint_proto::posix::{COOKIE_DOT, COOKIE_DOT_DOT, READ};
 use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 
 /// Room for entries in a page.

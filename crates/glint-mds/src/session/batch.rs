@@ -153,6 +153,7 @@ impl<K: Kv> Mds<K> {
         let first = self.allocator.grant(&self.kv, context.client, count).await?;
         let (osts, avoided) = (self.osts(), self.with_avoided(|avoided| avoided.all.to_vec()));
         let chains = self.chains.targets();
-        Ok(MdsReply::Inodes { first, count, osts, avoided, chains })
+        let name_seed = self.hash_seed;
+        Ok(MdsReply::Inodes { first, count, osts, avoided, chains, name_seed })
     }
 }

@@ -1,7 +1,7 @@
 //! Keys and small values. All integers are big-endian, so that keys sort.
 
+use glint_proto::posix::cookie;
 use glint_proto::{ClientId, FileType, Ino, Layout};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Everything below this inode number was handed out.
 pub(crate) const META_NEXT_INO: &[u8] = b"next_ino";
@@ -19,18 +19,6 @@ pub(crate) const META_REPLAYING: &[u8] = b"replaying";
 pub(crate) const META_SECRET: &[u8] = b"secret";
 /// Seed of the name hash, random per file system.
 pub(crate) const META_HASH_SEED: &[u8] = b"hash_seed";
-
-/// Cookie of ".", so that listing can go on after it.
-pub(crate) const COOKIE_DOT: u64 = 1;
-/// Cookie of "..".
-pub(crate) const COOKIE_DOT_DOT: u64 = 2;
-const COOKIE_FIRST: u64 = 16;
-
-/// Position of a name in its directory: a hash, so it stays the same whatever
-/// else is added or removed (telldir(3)), and positive as an off_t.
-pub(crate) fn cookie(name: &[u8], seed: u64) -> u64 {
-    (xxh3_64_with_seed(name, seed) >> 1).max(COOKIE_FIRST)
-}
 
 /// `parent (8) | cookie (8) | name`
 pub(crate) fn entry(parent: Ino, name: &[u8], seed: u64) -> Vec<u8> {

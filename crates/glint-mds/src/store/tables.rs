@@ -8,6 +8,7 @@ use crate::service::{Context, Mds};
 use crate::store::keys;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::posix::cookie;
 use glint_proto::{Attr, Errno, FileType, FsResult, Ino};
 
 /// Inodes whose numbers are at most so far apart are read as one range of the engine.
@@ -158,6 +159,6 @@ impl<K: Kv> Mds<K> {
     }
 
     pub(crate) fn cookie(&self, name: &[u8]) -> u64 {
-        keys::cookie(name, self.hash_seed)
+        cookie(name, self.hash_seed)
     }
 }

@@ -1,17 +1,20 @@
 //! Rules of POSIX that the MDS and a client that changes metadata by itself must follow alike.
 //!
 //! Pure functions of attributes and credentials: who may do what, what a new inode is, what a
-//! setattr changes, what may be removed or replaced, what a change of entries does.
+//! setattr changes, what may be removed or replaced, what a change of entries does, and where names are
+//! in a listing.
 //!
 //! Does not know: where attributes come from, locks, errors of storage.
 
 pub mod acl;
+mod cookie;
 mod create;
 mod entries;
 mod filter;
 mod permission;
 mod setattr;
 
+pub use cookie::{COOKIE_DOT, COOKIE_DOT_DOT, cookie};
 pub use create::{New, NewInode, check_new, new_inode};
 pub use entries::{
     Renaming, entry_added, entry_removed, linked, may_add_entry, may_change_entries, may_link,

@@ -324,8 +324,16 @@ pub enum MdsReply {
     /// A lock in the way of a lock of a program; `None` if there is none.
     Blocked(Option<PosixLock>),
     /// `count` inode numbers from `first` on, for files that are laid out over `osts` without those
-    /// that are `avoided` where it can be, or over `chains`.
-    Inodes { first: u64, count: u32, osts: u16, avoided: Vec<u16>, chains: Vec<ChainTargets> },
+    /// that are `avoided` where it can be, or over `chains`. With the seed that cookies of names are
+    /// made with: who makes names by itself lists them in the order of the MDS.
+    Inodes {
+        first: u64,
+        count: u32,
+        osts: u16,
+        avoided: Vec<u16>,
+        chains: Vec<ChainTargets>,
+        name_seed: u64,
+    },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
     /// `scan`: pages of the first directories that were named, at least of one. Of files in them that

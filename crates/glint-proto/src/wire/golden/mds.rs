@@ -141,7 +141,14 @@ fn answers_of_the_mds() {
         MdsReply::Glimpsed { attr: attr(), size: 2, mtime: TIME },
         MdsReply::Locked(DataLock { number: 1, range: RANGE, write: true }),
         MdsReply::Blocked(Some(LOCK)),
-        MdsReply::Inodes { first: 1, count: 2, osts: 3, avoided: vec![4], chains: vec![chains] },
+        MdsReply::Inodes {
+            first: 1,
+            count: 2,
+            osts: 3,
+            avoided: vec![4],
+            chains: vec![chains],
+            name_seed: 7,
+        },
         MdsReply::Batched { done: 1, failed: vec![(2, Errno::EIO)] },
         MdsReply::Scanned {
             pages: vec![Ok(DirPage::default()), Err(Errno::EIO)],
@@ -161,7 +168,7 @@ fn answers_of_the_mds() {
          Glimpsed 0701a48302020304050607020206040a06011402030401020604
          Locked 0801050601
          Blocked 0901010203050601010104
-         Inodes 0a01020301040102050106
+         Inodes 0a0102030104010205010607
          Batched 0b0101020a
          Scanned 0c02000000010a0101020604",
     );
