@@ -167,6 +167,11 @@ impl InodeState {
         self.attrs.get(self.protects_attributes())
     }
 
+    /// The attributes, if they are known and nobody could change them since this was asked.
+    pub(crate) fn attributes_since(&self, asked: Tick) -> Option<&Attr> {
+        self.attributes().filter(|_| self.attrs.is_unchanged_since(asked))
+    }
+
     /// The attributes, to follow what this client does by itself.
     pub(crate) fn attributes_mut(&mut self) -> Option<&mut Attr> {
         self.attrs.get_mut(self.protects_attributes())
