@@ -80,6 +80,11 @@ impl AttrCache {
         self.attr.as_mut().filter(|_| protected)
     }
 
+    /// Whether since this was asked no lock on them was lost, and this client did nothing to them.
+    pub(crate) fn is_unchanged_since(&self, asked: Tick) -> bool {
+        self.updates.is_none() && self.disturbed.is_before(asked)
+    }
+
     /// The times of the last change that were known here last, whoever may have changed them
     /// since.
     pub(crate) fn last_times(&self) -> Option<(Timestamp, Timestamp)> {
@@ -164,7 +169,7 @@ impl AttrCache {
 
     /// A server said what they are, in answer to what was asked then.
     pub(crate) fn learn(&mut self, attr: &Attr, asked: Tick) {
-        if self.updates.is_none() && self.disturbed.is_before(asked) {
+        if self.is_unchanged_since(asked) {
             self.attr = Some(attr.clone());
         }
     }
@@ -201,6 +206,23 @@ mod tests {
         attrs.learn(&of_size(3), Tick::ask());
         assert_eq!(attrs.get(true).map(|attr| attr.size), Some(3));
         assert!(attrs.get(false).is_none() && attrs.get_mut(false).is_none());
+    }
+
+    #[test]
+    fn attributes_that_come_again_may_have_changed() {
+        let mut attrs = AttrCache::default();
+        attrs.learn(&of_size(3), Tick::ask());
+        let asked = Tick::ask();
+        assert!(attrs.is_unchanged_since(asked));
+        attrs.lose();
+        attrs.learn(&of_size(3), Tick::ask());
+        assert!(attrs.get(true).is_some() && !attrs.is_unchanged_since(asked));
+        let asked = Tick::ask();
+        let update = attrs.begin_update(true);
+        assert!(!attrs.is_unchanged_since(asked));
+        attrs.finish(&update, true, &of_size(3));
+        attrs.end_update(Tick::now());
+        assert!(attrs.get(true).is_some() && !attrs.is_unchanged_since(asked));
     }
 
     #[test]

@@ -56,10 +56,17 @@ impl<T: Transport> Client<T> {
                     true => Use::Fill(Range::of(offset, buffer.len() as u64)),
                     false => Use::Call,
                 };
-                if self.data.prefetched.is_on() && file.ahead.lock().is_unused() {
+                let is_first = self.parameters.reads_ahead && file.ahead.lock().is_unused();
+                if is_first && self.data.prefetched.is_on() {
                     self.prefetch_after(&inode);
                 }
-                let _guard = self.lock_data(&inode, Range::ALL, false, purpose).await?;
+                // Apart from the state of other reads: it is large.
+                let (_guard, read) = match is_first {
+                    true => {
+                        Box::pin(self.lock_and_read(&inode, &file, purpose, offset, buffer)).await?
+                    }
+                    false => (self.lock_data(&inode, Range::ALL, false, purpose).await?, None),
+                };
                 // The stamp before anything that it is about is looked at.
                 let stamp = {
                     let mut state = inode.lock();
@@ -76,11 +83,12 @@ impl<T: Transport> Client<T> {
                 };
                 self.flush_inode(&inode).await?;
                 // What is here was read under locks, which others may have soon.
-                match self.parameters.reads_ahead && !self.is_suspended() {
-                    true => {
+                match read {
+                    Some(n) => n,
+                    None if self.parameters.reads_ahead && !self.is_suspended() => {
                         self.read_with_ahead(&inode, &file, stamp, offset, buffer, pages).await?
                     }
-                    false => self.read_file(&file, offset, buffer).await?,
+                    None => self.read_file(&file, offset, buffer).await?,
                 }
             }
             None => self.read_file(&file, offset, buffer).await?,

@@ -10,6 +10,7 @@
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
 mod around;
+mod beside_lock;
 mod memory;
 mod small_reads;
 mod storing;
@@ -218,6 +219,11 @@ impl ReadAhead {
             self.stamp = stamp;
         }
         self.blocks.push(block);
+    }
+
+    /// A program has read, and nothing was read ahead of it.
+    pub(crate) fn note_read(&mut self, read: &Range<u64>) {
+        self.follow(read);
     }
 
     /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all.

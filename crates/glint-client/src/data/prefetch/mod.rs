@@ -27,7 +27,7 @@ use glint_net::Transport;
 use glint_proto::limits::{OBJECT_READS_MAX, PREFETCHED_FILES_MAX, STRIPE_BYTES_LOG2_MIN};
 use glint_proto::lock::Range;
 use glint_proto::message::ObjectRead;
-use glint_proto::{DirEntry, Errno, FileType, FsResult, Ino, Layout, MdsRequest};
+use glint_proto::{Attr, DirEntry, Errno, FileType, FsResult, Ino, Layout, MdsRequest};
 use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -407,8 +407,13 @@ fn batches(files: &[Arc<CachedInode>]) -> Vec<&[Arc<CachedInode>]> {
 
 /// The size of a small file that nobody writes.
 fn small_size(state: &InodeState) -> Option<u64> {
-    let attr = state.attributes().filter(|attr| attr.is_file() && !attr.size_on_ost)?;
-    Some(attr.size).filter(|size| (1..=FILE_BYTES_MAX).contains(size))
+    state.attributes().and_then(size_if_small)
+}
+
+/// The size of a file with these attributes, if it is small and nobody writes it.
+pub(crate) fn size_if_small(attr: &Attr) -> Option<u64> {
+    let is_small = (1..=FILE_BYTES_MAX).contains(&attr.size);
+    (attr.is_file() && !attr.size_on_ost && is_small).then_some(attr.size)
 }
 
 /// Whether nothing of a file is here.
