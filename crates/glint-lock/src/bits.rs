@@ -225,6 +225,13 @@ impl BitTable {
         holders.find(|holder| holder.client == client).map_or(Bits::NONE, |holder| holder.bits)
     }
 
+    /// Bits that recall `number` and those before it ask a client for, and that it has not returned.
+    pub fn owed(&self, client: ClientId, ino: Ino, number: u64) -> Bits {
+        let mut holders = self.held.get(&ino).into_iter().flatten();
+        let holder = holders.find(|holder| holder.client == client);
+        holder.map_or(Bits::NONE, |holder| holder.asked_until(number))
+    }
+
     /// Inodes with holders, changes or waiters.
     pub fn len(&self) -> usize {
         let only_changed = self.changes.keys().filter(|ino| !self.held.contains_key(ino)).count();
@@ -269,7 +276,10 @@ mod tests {
         let second = ask(&mut table);
         table.return_locks(holds, ino, Bits::ATTR, first);
         assert!(!table.is_free(wants, ino, Bits::ATTR), "it is still used");
+        let owed = [first, second].map(|number| table.owed(holds, ino, number));
+        assert_eq!(owed, [Bits::NONE, Bits::ATTR]);
         table.return_locks(holds, ino, Bits::ATTR, second);
+        assert_eq!(table.owed(holds, ino, second), Bits::NONE);
         assert!(table.is_free(wants, ino, Bits::ATTR));
     }
 

@@ -62,6 +62,7 @@ errnos!(
     EPROTO,
     EOVERFLOW,
     EOPNOTSUPP,
+    ENOBUFS,
     ETIMEDOUT,
     ENOTCONN,
     ESTALE,

@@ -138,30 +138,13 @@ fn programs_that_run_are_not_written_to() {
     world.assert_sound();
 }
 
-const FSX: &str = r#"
-flen = 1000000
-[weights]
-close_open = 1
-invalidate = 1
-mapread = 5
-mapwrite = 5
-read = 10
-write = 10
-truncate = 3
-fsync = 0.1
-fdatasync = 0.1
-posix_fallocate = 1
-punch_hole = 1
-sendfile = 1
-posix_fadvise = 1
-copy_file_range = 1
-"#;
+/// Longest file of fsx.
+const FSX_BYTES: u64 = 1_000_000;
 
 /// Operations with mmap and holes, in a file of three stripes.
 fn run_fsx(world: &World, mount: &Path, seed: u32, operations: u64) {
     run(glint().args(["setstripe", "-c", "3", "-S", "64K", text(mount)]));
-    let config = world.path("fsx.toml");
-    fs::write(&config, FSX).unwrap();
+    let config = load::fsx::config(&world.path(""), FSX_BYTES);
     run(Command::new("fsx")
         .args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string()])
         .arg("-P")

@@ -1,5 +1,7 @@
 //! Work on a directory that knows what must be there afterwards.
 
+pub mod fsx;
+
 use super::{at_length, eventually};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

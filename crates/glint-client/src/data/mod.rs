@@ -14,6 +14,7 @@ pub(crate) mod write_back;
 pub(crate) mod write_limits;
 
 use crate::data::gate::DataGate;
+use crate::data::mover::MoveCounts;
 use crate::data::prefetch::PrefetchedFiles;
 use crate::data::read_ahead::ReadAheadMemory;
 use crate::data::write_limits::WriteLimits;
@@ -27,6 +28,7 @@ pub(crate) struct SharedByFiles {
     pub(crate) ahead_memory: ReadAheadMemory,
     pub(crate) prefetched: PrefetchedFiles,
     pub(crate) gate: DataGate,
+    moves: MoveCounts,
     /// Counts what was asked of objects for closes.
     glimpses: AtomicU64,
     counts_pages: AtomicBool,

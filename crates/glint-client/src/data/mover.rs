@@ -16,6 +16,7 @@
 
 mod ahead;
 mod copying;
+mod count;
 mod hold;
 mod progress;
 mod ranges;
@@ -36,6 +37,8 @@ use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+pub(crate) use count::MoveCounts;
+
 /// Pause between two looks at who is still inside the gate.
 const LOOK: Duration = Duration::from_millis(5);
 /// Part of the lease for which others wait for the lock.
@@ -46,8 +49,8 @@ const LOCK_ATTEMPTS: usize = 10;
 impl<T: Transport> Client<T> {
     /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
     /// used too much for that, EBUSY if the kernel has its object, ETIMEDOUT if an OST does not
-    /// answer; then nothing has changed. Goes on if nobody waits for it any more, and after an
-    /// error until nothing of it is under way.
+    /// answer, ENOBUFS if too many moves are under way; then nothing has changed. Goes on if nobody
+    /// waits for it any more, and after an error until nothing of it is under way.
     pub(crate) async fn restripe(
         &self,
         caller: &Caller,
@@ -56,6 +59,7 @@ impl<T: Transport> Client<T> {
         avoid: Vec<u16>,
     ) -> FsResult<()> {
         let Some(client) = self.me.get().and_then(Weak::upgrade) else {
+            let _counted = self.data.moves.begin()?;
             return self.move_data(caller, ino, layout, avoid, &|_| ()).await;
         };
         let (done, caller) = (Arc::new(glint_wait::Monitor::new(None)), caller.clone());
@@ -66,7 +70,15 @@ impl<T: Transport> Client<T> {
                     result.get_or_insert(moved);
                 });
             };
-            let moved = client.move_data(&caller, ino, layout, avoid, &tell).await;
+            let counted = match client.data.moves.begin() {
+                Ok(counted) => counted,
+                Err(errno) => return tell(Err(errno)),
+            };
+            let give_up = |error| {
+                counted.give_up();
+                tell(error);
+            };
+            let moved = client.move_data(&caller, ino, layout, avoid, &give_up).await;
             tell(moved);
         });
         done.until(|result: &mut Option<FsResult<()>>| result.take()).await

@@ -57,11 +57,11 @@ fn begin_move(client: &Arc<Client<Fake>>) -> Ended {
 
 /// Waits until something is so, while several leases pass. Returns whether it was.
 async fn within_leases(is_so: impl Fn() -> bool) -> bool {
-    for _ in 0..100 {
+    for _ in 0..200 {
         if is_so() {
             return true;
         }
-        host::sleep(Duration::from_millis(20)).await;
+        host::sleep(Duration::from_millis(5)).await;
         clock::simulate(Some(clock::now() + Duration::from_millis(LEASE_MS / 8)));
     }
     false
@@ -180,4 +180,35 @@ fn a_move_that_waits_for_a_server_lets_calls_in_after_a_lease() {
         });
         clock::simulate(None);
     }
+}
+
+/// Each that was given up is still there, until the server answers.
+#[test]
+fn moves_that_were_given_up_are_limited_in_number() {
+    let fake = Fake::default();
+    plan(&fake, PAGE);
+    clock::simulate(Some(clock::now()));
+    let runtime = glint_net::runtime(None).unwrap();
+    runtime.block_on(async {
+        let client = Client::simulated(fake.clone(), true);
+        fake.0.lock().stands_still = Some(|request| matches!(request, OstRequest::Sync { .. }));
+        let move_once = async || {
+            let moved = begin_move(&client);
+            assert!(within_leases(|| moved.lock().is_some()).await);
+            moved.lock().unwrap()
+        };
+        let mut given_up = 0;
+        let refused = loop {
+            match move_once().await {
+                Err(Errno::ETIMEDOUT) if given_up < 100 => given_up += 1,
+                other => break other,
+            }
+        };
+        assert_eq!((refused, given_up), (Err(Errno::ENOBUFS), 16));
+        assert_eq!(fake.asked(Op::MoveLayout), given_up, "only those were planned");
+        fake.0.lock().stands_still = None;
+        assert!(within_leases(|| fake.asked(Op::MoveLayout) == 2 * given_up).await, "all dropped");
+        assert_eq!(move_once().await, Err(Errno::EOPNOTSUPP), "it gets as far as the switch");
+    });
+    clock::simulate(None);
 }

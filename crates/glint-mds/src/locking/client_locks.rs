@@ -425,6 +425,12 @@ impl<K: Kv> Mds<K> {
         self.client_locks.return_locks(client, returns);
     }
 
+    /// Bits that a recall and those before it ask a client for, and that it has not returned. For a
+    /// simulation.
+    pub fn owed_bits(&self, client: ClientId, ino: Ino, number: u64) -> Bits {
+        self.client_locks.shard(ino).lock().bits.owed(client, ino, number)
+    }
+
     /// A client writes data, perhaps because it was asked to.
     pub fn wrote(&self, client: ClientId) {
         self.client_locks.recalls.wrote(client);

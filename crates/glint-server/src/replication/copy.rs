@@ -62,6 +62,14 @@ pub(super) fn of_member(ost: u16, errno: Errno) -> CopyError {
     }
 }
 
+/// Why the own member has not.
+pub(super) fn of_own(ost: u16, object: ObjectId, errno: Errno) -> CopyError {
+    match errno {
+        Errno::EREMCHG => CopyError::Changed,
+        errno => CopyError::Own { ost, object, errno },
+    }
+}
+
 impl Replication {
     /// Makes these parts of an object in `member`, or all of it if the member has nothing else of
     /// it, its size and its time as they are in `head`, which is here, at the `pace` of heal, or at
@@ -299,6 +307,7 @@ impl Replication {
         self.give_to(here, to, write, Some(&data)).await.map(|reply| (bytes, reply))
     }
 
+    /// Reads an object of the own member, or asks about it.
     pub(super) async fn own_of<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -307,10 +316,21 @@ impl Replication {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Result<OstReply, CopyError> {
-        self.own(here, (ost, row), request, bulk).await.map_err(|errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Own { ost, object, errno },
-        })
+        let answered = self.own(here, (ost, row), request, bulk).await;
+        answered.map_err(|errno| of_own(ost, object, errno))
+    }
+
+    /// Has the own member make a part of an older change, which only others have made.
+    pub(super) async fn give_own<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        own: (u16, &Chain),
+        object: ObjectId,
+        request: OstRequest,
+        data: Option<&Arc<Vec<u8>>>,
+    ) -> Result<OstReply, CopyError> {
+        let given = self.give(here, own, request, data).await;
+        given.map_err(|errno| of_own(own.0, object, errno))
     }
 
     pub(super) async fn give_to<D: Disk>(

@@ -18,14 +18,15 @@ mod found;
 pub(super) mod lacking;
 pub(super) mod ranges;
 pub(super) mod size_limits;
+mod under_way;
 
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
 use super::touched::UNNUMBERED;
-use super::{Here, PATIENCE, Replication, within};
+use super::{Here, Replication};
 use changed::{Data, parts, touched};
 use forward::patience;
-use found::{ChangeFindings, HadBefore};
+use found::HadBefore;
 use futures_util::future::{Either, join, join_all, select};
 use glint_net::host;
 use glint_ost::disk::Disk;
@@ -38,6 +39,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use under_way::UnderWay;
 
 /// Outcome of one attempt to make a change by one row.
 enum Attempt {
@@ -47,38 +49,6 @@ enum Attempt {
     Failed(Answer<OstReply>),
     /// The chain is another one now.
     Again,
-}
-
-/// A change that the head has made one attempt or more at.
-struct UnderWay<'a> {
-    replication: &'a Replication,
-    target: u16,
-    head: u16,
-    /// OSTs of this server.
-    here: std::ops::Range<u16>,
-    /// Numbers of the attempts.
-    numbers: Vec<u64>,
-    /// Whether it is in all copies, or in none.
-    is_decided: bool,
-    /// If it changes an object: what it finds of that before.
-    finding: Option<ChangeFindings<'a>>,
-}
-
-impl UnderWay<'_> {
-    /// Whether the head had nothing of its object, and a member may have something.
-    fn is_begun(&self, head: u16, row: &Chain) -> bool {
-        self.finding.as_ref().is_some_and(|finding| finding.found.is_begun(head, row))
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let UnderWay { replication, target, head, here, numbers, is_decided, finding } = self;
-        if let Some(finding) = finding {
-            replication.leave_to_heal(*target, *head, finding);
-        }
-        replication.rows.end(*target, numbers, *is_decided, here);
-    }
 }
 
 /// Range whose turn a change needs.
@@ -114,7 +84,7 @@ impl Replication {
         data: Data<'_>,
     ) -> FsResult<Answer<OstReply>> {
         let touched = touched(&request, data)?;
-        let mut turn = match &touched {
+        let turn = match &touched {
             Some(touched) => {
                 if let Some(row) = self.rows.get(chain.target).filter(|row| is_alone(row)) {
                     // In turns of its own, and apart from the state of each change.
@@ -126,106 +96,86 @@ impl Replication {
             None => None,
         };
         let mut entered = self.rows.enter(chain)?;
-        let mut under_way = UnderWay {
-            replication: self,
-            target: chain.target,
-            head: ost,
-            here: here.first..here.first + here.osts.count(),
-            numbers: Vec::new(),
-            is_decided: true,
-            finding: touched
-                .map(|touched| ChangeFindings::new(self.lost.begins.enter(touched.object))),
-        };
-        let ended: FsResult<_> = async {
-            loop {
-                if entered.row.head() != Some(ost) || !entered.is_active {
-                    return Err(Errno::EREMCHG);
-                }
-                if request.is_modifying() {
-                    self.has_enough(&entered.row)?;
-                }
-                let change = (request, data, touched);
-                let attempt = async {
-                    if let Some(touched) = &touched {
-                        self.fits(here, (ost, &entered.row), &request, touched).await?;
-                        let head = (ost, &*entered.row);
-                        if !self.unless_lost_in_doubt(here, head, touched.object).await? {
-                            return Ok(Attempt::Again);
-                        }
-                        self.unless_lost_alone(here, head, touched.object).await?;
-                    }
-                    self.attempt(here, client, ost, &entered, change, &mut under_way).await
-                };
-                match self.unless_out((chain.target, ost), attempt).await? {
-                    Attempt::Done(answer, lacking) => {
-                        under_way.is_decided = true;
-                        // Others wait for its end that have turns.
-                        under_way.finding = None;
-                        if let Some(touched) = touched.filter(|_| !lacking.is_empty()) {
-                            drop(turn.take());
-                            let head = (ost, chain.target);
-                            // Apart from the state of each change.
-                            Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
-                        }
-                        return Ok(answer);
-                    }
-                    Attempt::Failed(answer) => {
-                        // Others wait for its end that have turns.
-                        let found = under_way.finding.take().map(ChangeFindings::end);
-                        if let Some(touched) = &touched {
-                            let row = &entered.row;
-                            let found = found.unwrap_or_default();
-                            // A part of it may be made, which absent members lack. Nobody takes what
-                            // it may have cut from a member before that is noted.
-                            let change = (&request, found.is_begun(ost, row));
-                            let parts = parts(&request, data, Some(*touched));
-                            let is_noted = self.note_pending(row, change, parts).await.is_ok();
-                            drop(turn.take());
-                            let lacking = found.may_lack(ost, row);
-                            let head = (ost, chain.target);
-                            Box::pin(self.give_whole(here, head, touched.object, lacking)).await;
-                            under_way.is_decided =
-                                self.make_equal(here, (ost, row), touched).await && is_noted;
-                        }
-                        return Ok(answer);
-                    }
-                    Attempt::Again => {
-                        let before = entered.row.version;
-                        let now = self.rows.get(chain.target);
-                        if now.is_none_or(|now| now.head() != Some(ost)) {
-                            // While this goes on by the old row, nobody takes over by the new one.
-                            self.end_unsound(here, &mut under_way).await;
-                        }
-                        // The change is made once more, by the new row: it brings the same bytes.
-                        entered = self.rows.enter_newest(chain.target)?;
-                        if entered.row.version == before {
-                            // The client waits for another row.
-                            return Err(Errno::EREMCHG);
-                        }
-                    }
-                }
-            }
-        }
-        .await;
+        let (head, osts) = ((ost, chain.target), here.first..here.first + here.osts.count());
+        let mut under_way = UnderWay::new(self, head, osts, touched, turn);
+        let change = (request, data);
+        let ended = self.make(here, client, change, &mut entered, &mut under_way).await;
         if ended.is_err() {
-            self.end_unsound(here, &mut under_way).await;
+            under_way.end_unsound(here).await;
         }
         ended
     }
 
-    /// A change has come to an end before all had made it: who may have lost its object gets that.
-    async fn end_unsound<D: Disk>(&self, here: Here<'_, D>, under_way: &mut UnderWay<'_>) {
-        if let Some(finding) = under_way.finding.take() {
-            let (object, head) = (finding.object(), (under_way.head, under_way.target));
-            // Apart from the state of each change.
-            let left = Box::pin(self.leave_to_others(here, head, object, finding.end()));
-            // Whoever is not reached has it in doubt.
-            let left = async {
-                left.await;
-                Ok(())
-            };
-            let _ = within(PATIENCE, left).await;
+    /// Attempts a change until all members have made it, or it has failed.
+    async fn make<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        change: (OstRequest, Data<'_>),
+        entered: &mut Entered,
+        under_way: &mut UnderWay<'_>,
+    ) -> FsResult<Answer<OstReply>> {
+        loop {
+            match self.attempt_if_sound(here, client, change, entered, under_way).await? {
+                Attempt::Done(answer, may_lack) => {
+                    under_way.end_made(here, may_lack).await;
+                    return Ok(answer);
+                }
+                Attempt::Failed(answer) => {
+                    under_way.end_failed(here, &entered.row, change).await;
+                    return Ok(answer);
+                }
+                Attempt::Again => self.enter_anew(here, entered, under_way).await?,
+            }
         }
+    }
+
+    /// Enters by the newest row, by which the change is made once more: it brings the same bytes.
+    /// EREMCHG if there is none, and the client is to wait for it.
+    async fn enter_anew<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        entered: &mut Entered,
+        under_way: &mut UnderWay<'_>,
+    ) -> FsResult<()> {
+        let before = entered.row.version;
+        let now = self.rows.get(under_way.target);
+        if now.is_none_or(|now| now.head() != Some(under_way.head)) {
+            // While this goes on by the old row, nobody takes over by the new one.
+            under_way.end_unsound(here).await;
+        }
+        *entered = self.rows.enter_newest(under_way.target)?;
+        if entered.row.version == before { Err(Errno::EREMCHG) } else { Ok(()) }
+    }
+
+    /// Makes a change by one row, by which this is the head, and has not lost the object.
+    async fn attempt_if_sound<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        (request, data): (OstRequest, Data<'_>),
+        entered: &Entered,
+        under_way: &mut UnderWay<'_>,
+    ) -> FsResult<Attempt> {
+        let (ost, target, touched) = (under_way.head, under_way.target, under_way.touched);
+        if entered.row.head() != Some(ost) || !entered.is_active {
+            return Err(Errno::EREMCHG);
+        }
+        if request.is_modifying() {
+            self.has_enough(&entered.row)?;
+        }
+        let attempt = async {
+            if let Some(touched) = &touched {
+                let head = (ost, &*entered.row);
+                self.fits(here, head, &request, touched).await?;
+                if !self.unless_lost_in_doubt(here, head, touched.object).await? {
+                    return Ok(Attempt::Again);
+                }
+                self.unless_lost_alone(here, head, touched.object).await?;
+            }
+            self.attempt(here, client, entered, (request, data), &mut *under_way).await
+        };
+        self.unless_out((target, ost), attempt).await
     }
 
     /// Waits for the turn of a range of an object.
@@ -238,12 +188,12 @@ impl Replication {
         &self,
         here: Here<'_, D>,
         client: ClientId,
-        ost: u16,
         entered: &Entered,
-        (request, data, touched): (OstRequest, Data<'_>, Option<Touched>),
+        (request, data): (OstRequest, Data<'_>),
         under_way: &mut UnderWay<'_>,
     ) -> FsResult<Attempt> {
         let (row, version) = (&entered.row, entered.version());
+        let (ost, touched) = (under_way.head, under_way.touched);
         if self.is_given_up(here, (ost, row)) {
             return self.fails_here(here, version, row, ost, Errno::ETIMEDOUT).await;
         }
@@ -306,7 +256,7 @@ impl Replication {
                 self.take_out(here, version, *member, errno).await?;
             }
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
-            let change = (&request, under_way.is_begun(ost, &now));
+            let change = (&request, under_way.is_begun(&now));
             self.note_pending(&now, change, parts).await?;
             return match now.readable().all(|member| member == ost) {
                 true => Ok(Attempt::Done(own, Vec::new())),
@@ -349,7 +299,7 @@ impl Replication {
             if now.missing().next().is_some() && !self.rows.until_settled(now_is).await {
                 return Ok(Attempt::Again);
             }
-            let change = (&request, under_way.is_begun(ost, &now));
+            let change = (&request, under_way.is_begun(&now));
             if let Err(errno) = self.note_pending(&now, change, parts).await {
                 return self.fails_here(here, now_is, &now, ost, errno).await;
             }
@@ -370,25 +320,6 @@ impl Replication {
             reply => reply,
         };
         Ok(Attempt::Done(Answer { reply, ..own }, lacking))
-    }
-
-    /// A change has failed, here and elsewhere, each time perhaps after a part of it. Makes it the same
-    /// part in all copies. Returns whether it is.
-    async fn make_equal<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        (head, row): (u16, &Chain),
-        touched: &Touched,
-    ) -> bool {
-        for member in row.written().filter(|member| *member != head) {
-            if let Err(error) =
-                self.copy(here, (head, row), member, (touched.object, &[*touched]), None).await
-            {
-                tracing::warn!(%error, "a change that failed is in some copies only");
-                return false;
-            }
-        }
-        true
     }
 
     /// Notes that an object is about to be changed, for [`Replication::at_member`]; before a sync on

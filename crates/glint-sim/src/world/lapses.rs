@@ -7,7 +7,7 @@ use crate::world::hosts::Hosts;
 use crate::world::peers::client_id;
 use glint_net::{Cluster, LockClient, LockTraffic, Remote, Transport};
 use glint_proto::lock::{Bits, Recall, Return};
-use glint_proto::{FsResult, MdsReply, MdsRequest};
+use glint_proto::{FsResult, Ino, MdsReply, MdsRequest};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Pause before locks are returned of which the client has not heard.
+/// Pause before it is looked again whether locks can be returned that the client has not heard of.
 const RETURNED: Duration = Duration::from_millis(20);
 
 /// A fault.
@@ -28,10 +28,20 @@ pub enum Lapse {
 }
 
 /// A listener before a client, which does not hear that the lock on absent names is recalled.
+///
+/// The MDS takes a recall as answered when all that it asked for is returned at once. So that lock
+/// goes back with the others of its recall, once the client has returned those.
 #[derive(Default)]
 pub(crate) struct DeafClient {
     client: OnceLock<Weak<dyn LockClient>>,
-    returns: Mutex<Vec<Return>>,
+    owed: Mutex<Vec<OwedBits>>,
+}
+
+/// Bits that one recall asks for, with those that the client does not hear of.
+struct OwedBits {
+    ino: Ino,
+    bits: Bits,
+    number: u64,
 }
 
 impl DeafClient {
@@ -57,10 +67,18 @@ impl DeafClient {
         executor.clone().spawn_on(NOWHERE, async move {
             loop {
                 executor.sleep(RETURNED).await;
-                let returns = std::mem::take(&mut *self.returns.lock());
-                if !returns.is_empty() {
-                    hosts.mds().mds().return_locks(client_id(index), &returns);
+                if self.owed.lock().is_empty() {
+                    continue;
                 }
+                let (servers, client) = (hosts.mds(), client_id(index));
+                let is_heard = |owed: &mut OwedBits| {
+                    let left = servers.mds().owed_bits(client, owed.ino, owed.number);
+                    (left & owed.bits & !Bits::NEGATIVE).is_empty()
+                };
+                let heard: Vec<OwedBits> = self.owed.lock().extract_if(.., is_heard).collect();
+                let returned = |OwedBits { ino, bits, number }| Return::Bits { ino, bits, number };
+                let returns: Vec<Return> = heard.into_iter().map(returned).collect();
+                servers.mds().return_locks(client, &returns);
             }
         });
     }
@@ -76,9 +94,8 @@ impl LockClient for DeafClient {
         for recall in recalls {
             match recall {
                 Recall::Bits { ino, bits, number } if bits.contains(Bits::NEGATIVE) => {
+                    self.owed.lock().push(OwedBits { ino, bits, number });
                     let bits = bits & !Bits::NEGATIVE;
-                    let returned = Return::Bits { ino, bits: Bits::NEGATIVE, number };
-                    self.returns.lock().push(returned);
                     if !bits.is_empty() {
                         heard.push(Recall::Bits { ino, bits, number });
                     }

@@ -7,29 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use support::load::fsx;
 use support::text;
 
 /// Longest run of one of them, in seconds; without faults it takes a few.
 const SECONDS_MAX: &str = "150";
 const OPERATIONS: &str = "200";
 
-/// As in `mount/posix.rs`, in shorter files.
-const FSX: &str = r#"
-flen = 300000
-[weights]
-close_open = 1
-invalidate = 1
-mapread = 5
-mapwrite = 5
-read = 10
-write = 10
-truncate = 3
-fsync = 0.1
-fdatasync = 0.1
-posix_fallocate = 1
-punch_hole = 1
-copy_file_range = 1
-"#;
+/// Longest file of fsx.
+const FSX_BYTES: u64 = 300_000;
 
 /// A program that is ended if it takes too long.
 fn limited(program: &str) -> Command {
@@ -87,8 +73,7 @@ pub(super) struct Fsx {
 
 impl Fsx {
     pub(super) fn new(dirs: [PathBuf; 2], scratch: &Path, seed: u64) -> Fsx {
-        let config = scratch.join("fsx.toml");
-        fs::write(&config, FSX).unwrap();
+        let config = fsx::config(scratch, FSX_BYTES);
         Fsx { dirs, scratch: scratch.to_owned(), config, runs: 0, seed: seed % 1_000_000 }
     }
 }

@@ -15,6 +15,7 @@ use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, Touched};
 use glint_proto::{Bulk, Errno, ObjectId, OstReply, OstRequest};
+use std::ops::Range;
 
 /// Bytes that are looked at together.
 const LOOK: u64 = 64 << 10;
@@ -86,35 +87,56 @@ impl Replication {
         size: u64,
     ) -> Result<(), CopyError> {
         let own = (head, to.1);
-        let noted = || {
-            let mut noted = self.recent.parts_of((to.1.id.target(), 0), object);
-            noted.sort_unstable_by_key(|part| part.start);
-            noted
-        };
-        let mut looks = 0..LOOKS;
-        for (mut at, end) in gaps(&noted(), size) {
-            while at < end && looks.next().is_some() {
-                let seek = OstRequest::Seek { object, offset: at, hole: false };
-                let OstReply::Offset(data) = self.give_to(here, to, seek, None).await? else {
-                    return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO });
-                };
-                let Some(data) = data.filter(|data| *data < end) else { break };
-                let stop = end.min(data.saturating_add(LOOK));
-                let its = self.read_of(here, to, object, (data, stop)).await?.unwrap_or_default();
-                let mine = self.read(here, own, object, (data, stop)).await?;
-                let is_zero = |at: usize| mine.get(at).is_none_or(|byte| *byte == 0);
-                let lost = (0..its.len()).find(|at| its[*at] != 0 && is_zero(*at));
-                let lost = lost.map(|lost| data + lost as u64);
-                // A change may have come there meanwhile.
-                let is_noted =
-                    |at: u64| noted().iter().any(|part| part.start <= at && at < part.end);
-                if lost.is_some_and(|lost| !is_noted(lost)) {
-                    return self.is_lost_by(here, own, object).await;
-                }
-                at = stop;
+        let (noted, mut looks, mut at) = (self.noted_of(to.1, object), 0..LOOKS, 0);
+        let beside = (object, &noted[..]);
+        while let Some((data, end)) =
+            self.data_beside(here, to, beside, (at, size), &mut looks).await?
+        {
+            let stop = end.min(data.saturating_add(LOOK));
+            let its = self.read_of(here, to, object, (data, stop)).await?.unwrap_or_default();
+            let mine = self.read(here, own, object, (data, stop)).await?;
+            let is_zero = |at: usize| mine.get(at).is_none_or(|byte| *byte == 0);
+            let lost = (0..its.len()).find(|at| its[*at] != 0 && is_zero(*at));
+            // A change may have come there meanwhile.
+            if lost.is_some_and(|lost| !self.is_noted(to.1, object, data + lost as u64)) {
+                return self.is_lost_by(here, own, object).await;
             }
+            at = stop;
         }
         Ok(())
+    }
+
+    /// Finds where another member has data beside these parts of an object, which are in their order,
+    /// and before `size`: the first place from `at` on, with the end of its gap. Where the member
+    /// cannot read it, it has something. Each gap that is looked at takes one of `looks`.
+    pub(in crate::replication) async fn data_beside<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        to: (u16, &Chain),
+        (object, parts): (ObjectId, &[Touched]),
+        (at, size): (u64, u64),
+        looks: &mut Range<usize>,
+    ) -> Result<Option<(u64, u64)>, CopyError> {
+        for (start, end) in gaps(parts, size) {
+            let from = start.max(at);
+            if from >= end {
+                continue;
+            }
+            if looks.next().is_none() {
+                break;
+            }
+            let seek = OstRequest::Seek { object, offset: from, hole: false };
+            let data = match self.give_to(here, to, seek, None).await {
+                Ok(OstReply::Offset(data)) => data,
+                Ok(_) => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
+                Err(CopyError::Member { errno: Errno::EIO, .. }) => Some(from),
+                Err(error) => return Err(error),
+            };
+            if let Some(data) = data.filter(|data| *data < end) {
+                return Ok(Some((data, end)));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a member has anything but zeros in a part of an object.

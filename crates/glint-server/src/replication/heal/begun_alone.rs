@@ -205,16 +205,10 @@ impl Replication {
         data: Option<&Arc<Vec<u8>>>,
     ) -> Result<(), CopyError> {
         let others = row.written().filter(|other| *other != member && *other != head);
-        for other in others.chain([head]) {
-            let given = self.give_to(here, (other, row), request, data).await;
-            given.map_err(|error| match error {
-                CopyError::Member { ost, errno } if ost == head => {
-                    CopyError::Own { ost, object, errno }
-                }
-                error => error,
-            })?;
+        for other in others {
+            self.give_to(here, (other, row), request, data).await?;
         }
-        Ok(())
+        self.give_own(here, (head, row), object, request, data).await.map(drop)
     }
 
     /// Takes a piece, in its turn. Returns how many bytes were looked at to take some.

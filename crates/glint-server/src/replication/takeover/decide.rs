@@ -9,7 +9,7 @@
 //! - Who waits for that waits no longer for the head's disk than until there is a row without the head.
 
 use super::doubts::{Takeover, Undecided, Wanted};
-use crate::replication::copy::CopyError;
+use crate::replication::copy::{CopyError, of_own};
 use crate::replication::touched::UNNUMBERED;
 use crate::replication::{Here, PATIENCE, Replication, within};
 use glint_ost::disk::Disk;
@@ -257,10 +257,7 @@ impl Replication {
         for member in others() {
             self.copy(here, (head, row), member, (object, &undecided.parts), None).await?;
         }
-        let failed = |errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Own { ost: head, object, errno },
-        };
+        let failed = |errno| of_own(head, object, errno);
         let stat = OstRequest::Stat { object };
         let is_there = match self.own_of(here, (head, row), object, stat, Bulk::None).await? {
             OstReply::Stat(attr) => attr.is_some(),
@@ -287,10 +284,7 @@ impl Replication {
         object: ObjectId,
     ) -> Result<(), CopyError> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
-        let failed = |errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Own { ost: head, object, errno },
-        };
+        let failed = |errno| of_own(head, object, errno);
         let committed = self.commit_members(here, [row]).await.map_err(failed)?;
         committed.into_values().collect::<FsResult<()>>().map_err(failed)?;
         for member in row.written().filter(|member| here.index(*member).is_none()) {

@@ -101,8 +101,7 @@ impl Replication {
             return Ok(());
         }
         // Here objects that were found without checksums count: their ends may differ.
-        let noted = self.recent.parts_of((row.id.target(), 0), object);
-        if size.checked_sub(1).is_none_or(|last| is_noted(&noted, last, 1)) {
+        if size.checked_sub(1).is_none_or(|last| self.is_noted(row, object, last)) {
             return Ok(());
         }
         self.is_lost_by(here, (head, row), object).await
@@ -151,37 +150,41 @@ impl Replication {
         size: u64,
     ) -> Result<bool, CopyError> {
         let Some(last) = size.checked_sub(1) else { return Ok(false) };
-        let noted = self.noted_of(to.1, object);
-        let (mut found, mut at) = ((!is_noted(&noted, last, 1)).then_some((last, 1)), 0);
-        for part in noted.iter().filter(|part| part.start < part.end) {
-            let (start, end) = outwards(part, BLOCK);
-            if found.is_none() && at < start.min(size) {
-                let seek = OstRequest::Seek { object, offset: at, hole: false };
-                found = match self.give_to(here, to, seek, None).await {
-                    Ok(OstReply::Offset(data)) => {
-                        data.filter(|data| *data < start).map(|data| (data, BLOCK))
-                    }
-                    Ok(_) => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
-                    // It has something there, and says what no more.
-                    Err(CopyError::Member { errno: Errno::EIO, .. }) => Some((at, 1)),
-                    Err(error) => return Err(error),
-                };
+        let noted = self.noted_changes_of(to.1, object);
+        let found = match cover(&noted, last, 1) {
+            false => Some((last, 1)),
+            true => {
+                let blocks: Vec<Touched> = noted.iter().map(|part| outwards(part, BLOCK)).collect();
+                let (beside, mut looks) = ((object, &blocks[..]), 0..usize::MAX);
+                let found = self.data_beside(here, to, beside, (0, size), &mut looks).await?;
+                found.map(|(data, _)| (data, BLOCK))
             }
-            at = at.max(end);
-        }
+        };
         // A change may have come there meanwhile.
-        let noted = self.noted_of(to.1, object);
-        Ok(found.is_some_and(|(at, unit)| !is_noted(&noted, at, unit)))
+        let noted = self.noted_changes_of(to.1, object);
+        Ok(found.is_some_and(|(at, unit)| !cover(&noted, at, unit)))
     }
 
-    /// Parts of an object that are noted as recent, in their order. An object that is noted from its
-    /// begin to its end may have been found without checksums after a loss of power, which says nothing
-    /// about what is stable in it ([`unsealed`](super::unsealed)). (It may be a truncation to nothing,
-    /// too, that the head alone has not made: then another head takes over without need.)
-    fn noted_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
+    /// Parts of an object that are noted as recent, in their order.
+    pub(in crate::replication) fn noted_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
         let mut noted = self.recent.parts_of((row.id.target(), 0), object);
-        noted.retain(|part| *part != Touched::whole(object));
+        noted.retain(|part| part.start < part.end);
         noted.sort_unstable_by_key(|part| part.start);
+        noted
+    }
+
+    /// Whether one of them has an offset.
+    pub(in crate::replication) fn is_noted(&self, row: &Chain, object: ObjectId, at: u64) -> bool {
+        cover(&self.noted_of(row, object), at, 1)
+    }
+
+    /// Those of them that changes have made. An object that is noted from its begin to its end may have
+    /// been found without checksums after a loss of power, which says nothing about what is stable in
+    /// it ([`unsealed`](super::unsealed)). (It may be a truncation to nothing, too, that the head alone
+    /// has not made: then another head takes over without need.)
+    fn noted_changes_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
+        let mut noted = self.noted_of(row, object);
+        noted.retain(|part| *part != Touched::whole(object));
         noted
     }
 
@@ -197,16 +200,14 @@ impl Replication {
 }
 
 /// A part up to where units of this size begin and end.
-fn outwards(part: &Touched, unit: u64) -> (u64, u64) {
-    (part.start / unit * unit, part.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX))
+fn outwards(part: &Touched, unit: u64) -> Touched {
+    let end = part.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX);
+    Touched { start: part.start / unit * unit, end, ..*part }
 }
 
 /// Whether one of these parts, each in whole units, has an offset.
-fn is_noted(noted: &[Touched], at: u64, unit: u64) -> bool {
-    noted.iter().filter(|part| part.start < part.end).any(|part| {
-        let (start, end) = outwards(part, unit);
-        start <= at && at < end
-    })
+fn cover(noted: &[Touched], at: u64, unit: u64) -> bool {
+    noted.iter().map(|part| outwards(part, unit)).any(|part| part.start <= at && at < part.end)
 }
 
 /// The last object that there can be before this one.

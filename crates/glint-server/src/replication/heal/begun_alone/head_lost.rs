@@ -198,22 +198,6 @@ impl Replication {
         Ok(Some(taken))
     }
 
-    /// Has the head make a change that only others have made.
-    async fn give_own<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        own: (u16, &Chain),
-        object: ObjectId,
-        request: OstRequest,
-        data: Option<&Arc<Vec<u8>>>,
-    ) -> Result<(), CopyError> {
-        match self.give_to(here, own, request, data).await {
-            Ok(_) => Ok(()),
-            Err(CopyError::Member { ost, errno }) => Err(CopyError::Own { ost, object, errno }),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Attributes of an object in a member, if it is there.
     async fn stat_at<D: Disk>(
         &self,
