@@ -133,8 +133,9 @@ impl Replication {
             here: here.first..here.first + here.osts.count(),
             numbers: Vec::new(),
             is_decided: true,
-            finding: touched
-                .map(|touched| ChangeFindings::new(self.lost.begins.enter(touched.object))),
+            finding: touched.map(|touched| {
+                ChangeFindings::new(self.lost.begins.enter(touched.object), &request)
+            }),
         };
         let ended: FsResult<_> = async {
             loop {
