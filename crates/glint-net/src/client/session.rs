@@ -12,7 +12,6 @@ use crate::client::connection::state::{Generation, RecoveryProgress};
 use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
 use crate::client::recovery::abandoned::LoggedChange;
-use crate::client::recovery::frames::changed_chain;
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_budget::ReplayBudget;
 use crate::client::recovery::replay_log::{Kind, Object, ReplayLog};
@@ -413,14 +412,6 @@ impl ClientSession {
         if let Some(rows) = self.chain_rows.get() {
             rows.learn(row);
         }
-    }
-
-    /// Whether a change that was answered is to be made anew, because its chain has another head,
-    /// which may be sent older changes after it.
-    pub(crate) fn is_overtaken(&self, frame: &[u8]) -> bool {
-        let Some(rows) = self.chain_rows.get() else { return false };
-        let of_chain = changed_chain(frame);
-        of_chain.is_some_and(|(ost, chain)| rows.is_overtaken(ost, chain))
     }
 
     /// Takes what was not committed of a chain out of the order of this server.

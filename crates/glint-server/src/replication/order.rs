@@ -97,7 +97,7 @@ impl Replication {
         };
         let mut entered = self.rows.enter(chain)?;
         let (head, osts) = ((ost, chain.target), here.first..here.first + here.osts.count());
-        let mut under_way = UnderWay::new(self, head, osts, touched, turn);
+        let mut under_way = UnderWay::new(self, head, osts, (&request, touched), turn);
         let change = (request, data);
         let ended = self.make(here, client, change, &mut entered, &mut under_way).await;
         if ended.is_err() {

@@ -359,14 +359,6 @@ impl Connection {
             // An answer to a request that was sent twice and is done.
             return Ok(());
         }
-        let reply = match reply {
-            Ok(Reply::Ost { reply: Ok(_), transaction })
-                if transaction > 0 && self.session.is_overtaken(&pending.frame.head) =>
-            {
-                Ok(Reply::Ost { transaction: 0, reply: Err(Errno::EREMCHG) })
-            }
-            reply => reply,
-        };
         // Another thread may begin to count another run, from now until the answer is kept.
         let run_log = match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(_), .. })
@@ -379,6 +371,12 @@ impl Connection {
                 Some(log)
             }
             _ => None,
+        };
+        let (reply, run_log) = match (reply, run_log) {
+            (Ok(Reply::Ost { .. }), Some(log)) if log.is_overtaken(&pending.frame.head) => {
+                (Ok(Reply::Ost { transaction: 0, reply: Err(Errno::EREMCHG) }), None)
+            }
+            answered => answered,
         };
         if ClientOpens::follow(header.op)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply

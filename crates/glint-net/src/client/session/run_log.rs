@@ -1,9 +1,16 @@
 //! The replay log while the server is in one run.
 //!
-//! Invariant: nothing comes into the log but under its lock, with which another run begins to be counted:
-//! an answer of a run that has ended is not kept under its number among those of the next one.
+//! Invariants:
+//! - Nothing comes into the log but under its lock, with which another run begins to be counted: an
+//!   answer of a run that has ended is not kept under its number among those of the next one.
+//! - A change of a chain is judged under that lock, too. Whoever has heard that the chain has another
+//!   head takes out of the log what that is to have: what came later would be sent to it at the next
+//!   move, after newer changes.
+//!
+//! The log is locked before the rows of chains, and these before what is moving.
 
 use super::ClientSession;
+use crate::client::recovery::frames::changed_chain;
 use crate::client::recovery::replay_log::{
     ReplayLog, ToReplay, UncommittedRequest, UncommittedWrite,
 };
@@ -30,6 +37,14 @@ impl RunLog<'_> {
     /// Requests that are still to be replayed.
     pub(crate) fn unreplayed(&mut self) -> &mut ToReplay {
         self.log.unreplayed()
+    }
+
+    /// Whether a change that was answered is to be made anew, because its chain has another head,
+    /// which may be sent older changes after it.
+    pub(crate) fn is_overtaken(&self, frame: &[u8]) -> bool {
+        let Some(rows) = self.session.chain_rows.get() else { return false };
+        let of_chain = changed_chain(frame);
+        of_chain.is_some_and(|(ost, chain)| rows.is_overtaken(ost, chain))
     }
 
     /// Keeps a request until its transaction is durable.

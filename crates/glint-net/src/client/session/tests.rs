@@ -321,3 +321,32 @@ fn a_file_hears_of_abandoned_changes_only_if_its_chain_may_have_lost_them() {
     assert!(!rows.moved.is_to_say(file, id.target()), "it is said once for all of them");
     assert_eq!(failures(), [None, Some(Errno::ENXIO)]);
 }
+
+/// Another thread hears of the next head while an answer of the old one comes, and takes out of the
+/// log what the next one is to have.
+#[test]
+fn a_change_is_kept_by_the_row_that_is_known_when_the_log_is_locked() {
+    let (session, rows) = (self::session(None), Arc::new(ChainRows::default()));
+    let _ = session.chain_rows.set(rows.clone());
+    let id = ChainId { copies: 2, index: 0 };
+    let learn = |version, osts: [u16; 2]| {
+        let members = osts.map(|ost| Member { ost, state: MemberState::Serving }).to_vec();
+        rows.learn(Chain { id, version, members, founders: Vec::new(), intact_since: 1 });
+    };
+    learn(1, [1, 2]);
+    let to = Destination { ost: 1, chain: Some(ChainVersion { target: id.target(), version: 1 }) };
+    let request = OstRequest::Truncate { object: ObjectId { ino: Ino(7), stripe: 0 }, size: 0 };
+    let request = Request::Ost { to, request, capability: None, forward: None };
+    let frame = request_frame(Envelope::request(request.op(), session.client), &request).unwrap();
+    let run = session.boot_verifier.load(Ordering::Acquire);
+    let is_overtaken = || session.log_of_run(run).unwrap().is_overtaken(&frame);
+    assert!(!is_overtaken());
+    let log = session.replay_log.lock();
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(is_overtaken);
+        std::thread::sleep(Duration::from_millis(50));
+        learn(2, [2, 1]);
+        drop(log);
+        assert!(answer.join().unwrap());
+    });
+}

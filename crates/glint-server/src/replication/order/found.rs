@@ -6,12 +6,13 @@
 //!
 //! Invariants:
 //! - Of what a member says at several attempts the worst counts: that it had nothing of the object,
-//!   or else that nobody knows what it had.
+//!   or else that nobody knows what it had. But where a change that cuts off all of the object may
+//!   have been made before, nothing is what that has left.
 //! - A member that has refused an attempt has not made it, and that says nothing.
 
 use super::begins::Beginning;
 use glint_proto::chain::{Chain, Member, MemberState};
-use glint_proto::{Errno, FsResult, ObjectId, OstReply};
+use glint_proto::{Errno, FsResult, ObjectId, OstReply, OstRequest};
 
 /// What a member had of an object before a change: the worst one last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,6 +34,8 @@ pub(super) struct ChangeFindings<'a> {
     /// The object was in doubt when an attempt began: a change of before may have made the first
     /// bytes somewhere.
     pub(super) was_in_doubt: bool,
+    /// Nothing is left of the object where it was made.
+    cuts_all: bool,
 }
 
 impl HadBefore {
@@ -110,8 +113,10 @@ impl FoundByChange {
 
 impl<'a> ChangeFindings<'a> {
     /// Of a change that begins: it was made nowhere yet.
-    pub(super) fn new(beginning: Beginning<'a>) -> ChangeFindings<'a> {
-        ChangeFindings { beginning, found: FoundByChange::default(), was_in_doubt: false }
+    pub(super) fn new(beginning: Beginning<'a>, request: &OstRequest) -> ChangeFindings<'a> {
+        let cuts_all = matches!(request, OstRequest::Truncate { size: 0, .. });
+        let found = FoundByChange::default();
+        ChangeFindings { beginning, found, was_in_doubt: false, cuts_all }
     }
 
     pub(super) fn object(&self) -> ObjectId {
@@ -121,7 +126,9 @@ impl<'a> ChangeFindings<'a> {
     /// Members have made an attempt, or have not: then there is nothing of them.
     pub(super) fn note(&mut self, befores: impl Iterator<Item = (u16, Option<HadBefore>)>) {
         for (member, before) in befores {
-            if let Some(before) = before {
+            let Some(before) = before else { continue };
+            let is_cut = self.cuts_all && self.found.at(member).is_some();
+            if !is_cut || before != HadBefore::Nothing {
                 self.found.note(member, before);
             }
         }

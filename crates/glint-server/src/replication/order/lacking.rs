@@ -325,4 +325,20 @@ mod tests {
         heal(&world);
         (0..3).for_each(|ost| assert_eq!(world.read(ost, OBJECT, 0, 9), b"\0\0\0\0!"));
     }
+
+    /// The next attempt finds nothing where the first one was made.
+    #[test]
+    fn nobody_has_lost_an_object_that_is_cut_off_while_the_chain_changes() {
+        let world = World::new(&[SERVING, SERVING, OFFLINE]);
+        world.files.lock().insert(OBJECT);
+        (0..3).for_each(|ost| world.write(ost, OBJECT, 0, b"good"));
+        block_on(world.server(0).take_over(world.here(0)));
+        let serving = [0, 1, 2].map(|ost| Member { ost, state: SERVING });
+        *world.before_answer.lock() = Some((1, serving.to_vec()));
+        let truncate = OstRequest::Truncate { object: OBJECT, size: 0 };
+        assert_eq!(change(&world, truncate, Bulk::None), Ok(()));
+        assert!(world.before_answer.lock().is_none());
+        assert!(world.row().readable().eq([0, 1, 2]), "{:?}", world.row());
+        (0..3).for_each(|ost| assert_eq!(world.read(ost, OBJECT, 0, 9), b"", "OST {ost}"));
+    }
 }

@@ -46,10 +46,12 @@ impl<'a> UnderWay<'a> {
         replication: &'a Replication,
         (head, target): (u16, u16),
         here: Range<u16>,
-        touched: Option<Touched>,
+        (request, touched): (&OstRequest, Option<Touched>),
         turn: Option<RangeTurn<'a>>,
     ) -> UnderWay<'a> {
-        let begin = |touched: Touched| replication.lost.begins.enter(touched.object);
+        let begin = |touched: Touched| {
+            ChangeFindings::new(replication.lost.begins.enter(touched.object), request)
+        };
         UnderWay {
             replication,
             head,
@@ -58,7 +60,7 @@ impl<'a> UnderWay<'a> {
             touched,
             numbers: Vec::new(),
             is_decided: true,
-            finding: touched.map(begin).map(ChangeFindings::new),
+            finding: touched.map(begin),
             turn,
         }
     }
