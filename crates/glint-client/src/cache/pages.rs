@@ -27,6 +27,8 @@ const PAGE_LOOKUPS: u64 = 5;
 /// Pages of the largest directory that comes whole because many names were looked up: as many names as
 /// a client keeps of what came early.
 const PAGES_MAX: u64 = 256;
+/// Which part of the inodes that may be known its names may be: others are used meanwhile.
+const INODES_PART: u64 = 3;
 /// Guesses that may still be made, at most.
 const GUESSES_MAX: u32 = 8;
 /// Guesses that each page earns that was of use.
@@ -74,7 +76,7 @@ pub(crate) struct PageWish {
 /// first pages of a large directory. How large it is follows from the last page, because cookies are
 /// spread evenly. Once names of it were asked for that took as long as all of its pages take, these are
 /// asked for, one with each third name: it takes twice as long as it had to at worst, if nothing is
-/// looked up after that.
+/// looked up after that. Not where the first ones would be forgotten before the last ones come.
 #[derive(Default)]
 pub(crate) struct Pages {
     count: u32,
@@ -84,8 +86,10 @@ pub(crate) struct Pages {
     answered: u32,
     /// Names that were asked for one by one and are there, since all pages had come.
     missed: u64,
-    /// Cookies that the last page spans, if one has come that was not the last of the directory.
+    /// Cookies that the last page spans, if one has come that was not the last of the directory, and
+    /// its names.
     span: u64,
+    page_names: u64,
     listed: Listed,
     /// Cookie of the last entry of the last page, or 0 after the last one.
     cookie: u64,
@@ -106,30 +110,38 @@ enum Listed {
 }
 
 impl Pages {
-    /// Names that are looked up one by one before a page is asked for.
-    fn patience(&self) -> u32 {
+    /// Names that are looked up one by one before a page is asked for, where so many inodes may be
+    /// known.
+    fn patience(&self, inodes_max: usize) -> u32 {
         let doubled = match (self.answered >= ANSWERED_MANY, self.listed) {
             _ if self.wished == Some(self.cookie) => PAGES_DOUBLING,
             (true, _) => 1,
-            _ if self.is_swept() => 1,
+            _ if self.is_swept(inodes_max) => 1,
             (false, Listed::No) => PAGES_DOUBLING,
             (false, _) => LISTED_DOUBLING,
         };
         1 << self.count.min(doubled)
     }
 
-    /// Whether as many names were asked for as take the time of all pages.
-    fn is_swept(&self) -> bool {
-        let pages = COOKIES.checked_div(self.span).filter(|pages| *pages <= PAGES_MAX);
+    /// Whether as many names were asked for as take the time of all pages, and all of them may be
+    /// known together.
+    fn is_swept(&self, inodes_max: usize) -> bool {
+        let names_max = inodes_max as u64 / INODES_PART;
+        let may_come = |pages: &u64| *pages <= PAGES_MAX && *pages * self.page_names <= names_max;
+        let pages = COOKIES.checked_div(self.span).filter(may_come);
         pages.is_some_and(|pages| self.missed >= PAGE_LOOKUPS * pages)
     }
 
-    /// A name is looked up that is not known. Returns the page of names that is worth asking for
-    /// instead. At the first lookup that is a `guess`.
-    pub(crate) fn wish(&mut self, guess: impl FnOnce() -> Option<PageSize>) -> Option<PageWish> {
+    /// A name is looked up that is not known, where so many inodes may be. Returns the page of names
+    /// that is worth asking for instead. At the first lookup that is a `guess`.
+    pub(crate) fn wish(
+        &mut self,
+        inodes_max: usize,
+        guess: impl FnOnce() -> Option<PageSize>,
+    ) -> Option<PageWish> {
         self.names += 1;
         let guessed = if (self.count, self.names) == (0, 1) { guess() } else { None };
-        if guessed.is_none() && self.names <= self.patience() {
+        if guessed.is_none() && self.names <= self.patience(inodes_max) {
             return None;
         }
         let is_small = self.count == 0 && self.listed == Listed::No;
@@ -159,16 +171,16 @@ impl Pages {
         }
     }
 
-    /// A page of names has come that was asked for after one cookie and ends with another one; `None`
-    /// if it was the last.
-    fn note_page(&mut self, after: u64, last: Option<u64>) {
+    /// A page of so many names has come that was asked for after one cookie and ends with another one;
+    /// `None` if it was the last.
+    fn note_page(&mut self, after: u64, last: Option<u64>, names: usize) {
         // Others may have asked for the same page.
         if after != self.cookie {
             return;
         }
         (self.cookie, self.wished) = (last.unwrap_or(0), None);
         if let Some(last) = last {
-            self.span = last.saturating_sub(after);
+            (self.span, self.page_names) = (last.saturating_sub(after), names as u64);
         } else {
             self.missed = 0;
             self.listed = match self.listed {
@@ -308,7 +320,7 @@ impl Cache {
         let directory = self.inode(parent);
         let mut state = directory.lock();
         let next = page.entries.last().filter(|_| !page.end);
-        state.dentries.pages().note_page(cookie, next.map(|last| last.cookie));
+        state.dentries.pages().note_page(cookie, next.map(|last| last.cookie), page.entries.len());
         if is_all && state.is_protected(parent, asked) && state.dentries.has_learned_all(asked.at) {
             state.dentries.set_complete(true);
         }
@@ -319,34 +331,38 @@ impl Cache {
 mod tests {
     use super::*;
 
+    /// Names of a page, and inodes that may be known, as is usual.
+    const NAMES: usize = 440;
+    const INODES: usize = glint_proto::limits::KNOWN_INODES_MAX;
+
     #[test]
     fn pages_are_asked_for_more_and_more_seldom() {
         let mut pages = Pages::default();
         let mut asked = Vec::new();
         for name in 1..40 {
-            if let Some(PageWish { cookie, size, is_guess: false }) = pages.wish(|| None) {
+            if let Some(PageWish { cookie, size, is_guess: false }) = pages.wish(INODES, || None) {
                 let count = asked.len() as u64;
                 asked.push((name, cookie, size));
-                pages.note_page(cookie, (count < 2).then_some(count + 7));
+                pages.note_page(cookie, (count < 2).then_some(count + 7), NAMES);
             }
         }
         use PageSize::{Large, Small};
         let of_size =
             [(2, 0, Small), (5, 7, Large), (10, 8, Large), (19, 0, Large), (36, 0, Large)];
         assert_eq!(asked, of_size);
-        let many = (0..100_000).filter(|_| pages.wish(|| None).is_some()).count();
+        let many = (0..100_000).filter(|_| pages.wish(INODES, || None).is_some()).count();
         assert!((90..110).contains(&many), "{many}");
     }
 
     /// The next page that is asked for: after how many names, and after which cookie.
     fn wish(pages: &mut Pages) -> (u32, u64) {
-        (1..5000).find_map(|n| Some((n, pages.wish(|| None)?.cookie))).unwrap()
+        (1..5000).find_map(|n| Some((n, pages.wish(INODES, || None)?.cookie))).unwrap()
     }
 
     /// Has the next page come. Returns after how many names.
     fn next(pages: &mut Pages) -> u32 {
         let (misses, cookie) = wish(pages);
-        pages.note_page(cookie, Some(cookie + 7));
+        pages.note_page(cookie, Some(cookie + 7), NAMES);
         misses
     }
 
@@ -362,17 +378,17 @@ mod tests {
         // Others look names up while it is under way, and it comes twice.
         let (misses, cookie) = wish(&mut pages);
         assert_eq!((misses, wish(&mut pages)), (9, (1025, cookie)));
-        pages.note_page(cookie, Some(99));
-        pages.note_page(cookie, None);
+        pages.note_page(cookie, Some(99), NAMES);
+        pages.note_page(cookie, None, NAMES);
         assert_eq!(wish(&mut pages), (9, 99));
-        pages.note_page(99, Some(100));
+        pages.note_page(99, Some(100), NAMES);
         pages.note_refused();
         assert_eq!(next(&mut pages), 1025);
         pages.note_listed();
         let (_, cookie) = wish(&mut pages);
-        pages.note_page(cookie, None);
+        pages.note_page(cookie, None, NAMES);
         assert_eq!(wish(&mut pages), (9, 0), "those before it have not come since");
-        pages.note_page(0, None);
+        pages.note_page(0, None, NAMES);
         assert_eq!(next(&mut pages), 1025, "all have come");
         // A directory of one page: it is not under way for ever.
         let mut small = Pages::default();
@@ -380,7 +396,7 @@ mod tests {
             small.note_listed();
             let (misses, cookie) = wish(&mut small);
             assert!(misses <= 9, "{misses}");
-            small.note_page(cookie, None);
+            small.note_page(cookie, None, NAMES);
         }
     }
 
@@ -389,16 +405,16 @@ mod tests {
     fn names_until_all_have_come(count: u64, names_max: u64) -> (u64, u64) {
         let (mut pages, mut come) = (Pages::default(), 0);
         for names in 1..=names_max {
-            let Some(PageWish { cookie, .. }) = pages.wish(|| None) else {
+            let Some(PageWish { cookie, .. }) = pages.wish(INODES, || None) else {
                 pages.note_missed();
                 continue;
             };
             come += 1;
             let next = cookie + COOKIES / count;
-            pages.note_page(cookie, (come < count).then_some(next));
+            pages.note_page(cookie, (come < count).then_some(next), NAMES);
             if come == count {
                 assert_eq!(wish(&mut pages).1, 0);
-                assert!(!pages.is_swept(), "all over again");
+                assert!(!pages.is_swept(INODES), "all over again");
                 return (names, come);
             }
         }
@@ -418,6 +434,18 @@ mod tests {
         assert!(pages_of_huge <= 30, "{pages_of_huge}");
     }
 
+    /// They would be forgotten, and brought again and again.
+    #[test]
+    fn a_directory_does_not_come_whole_where_its_names_cannot_all_be_known() {
+        let mut pages = Pages::default();
+        let count = 210;
+        pages.note_page(0, Some(COOKIES / count), NAMES);
+        (0..PAGE_LOOKUPS * count).for_each(|_| pages.note_missed());
+        let names = NAMES * count as usize;
+        assert!(pages.is_swept(INODES) && pages.is_swept(3 * names));
+        assert!(!pages.is_swept(3 * names - 3) && !pages.is_swept(4096));
+    }
+
     #[test]
     fn a_page_that_nobody_waits_for_is_asked_for_again() {
         let directory = CachedInode::new(Ino(7));
@@ -425,7 +453,7 @@ mod tests {
             let mut state = directory.lock();
             let pages = state.dentries.pages();
             pages.note_listed();
-            (1..5000).find_map(|n| Some((n, pages.wish(|| None)?))).unwrap()
+            (1..5000).find_map(|n| Some((n, pages.wish(INODES, || None)?))).unwrap()
         };
         for _ in 0..4 {
             drop(PageUnderWay::new(&directory, wish().1));
@@ -441,7 +469,7 @@ mod tests {
         let mut pages = Pages::default();
         let mut asked = Vec::new();
         for name in 1..10 {
-            if let Some(wish) = pages.wish(|| Some(PageSize::Small)) {
+            if let Some(wish) = pages.wish(INODES, || Some(PageSize::Small)) {
                 asked.push((name, wish.size, wish.is_guess));
             }
         }

@@ -37,7 +37,8 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let (directory, guesses) = (self.cache.inode(parent), &self.cache.page_guesses);
-        let wish = directory.lock().dentries.pages().wish(|| guesses.take())?;
+        let inodes_max = self.inodes_max();
+        let wish = directory.lock().dentries.pages().wish(inodes_max, || guesses.take())?;
         let under_way = PageUnderWay::new(&directory, wish);
         let PageWish { cookie, size, is_guess } = wish;
         let bytes_max = size.bytes();

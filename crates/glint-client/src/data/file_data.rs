@@ -153,6 +153,11 @@ impl FileData {
         self.prefetched.is_some() || self.stored
     }
 
+    /// Whether it was, and does not come: it is read alone.
+    pub(crate) fn is_prefetched_in_vain(&self) -> bool {
+        self.prefetched.as_ref().is_some_and(|(_, block)| block.has_failed())
+    }
+
     /// Whether this is what was asked for of the file as it is.
     pub(crate) fn has_prefetched(&self, block: &Arc<BlockAhead>) -> bool {
         let is_it = |(stamp, known): &(u64, Arc<BlockAhead>)| {
@@ -355,6 +360,7 @@ impl FileData {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::read_ahead::ReadAheadMemory;
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -390,6 +396,20 @@ mod tests {
         let (_, first) = data.write(0, 0, b"x", now);
         data.wrote(1, TIME);
         assert_eq!((first, data.unsent()), (true, Some((1, TIME))));
+    }
+
+    #[test]
+    fn a_block_that_does_not_come_was_prefetched_in_vain() {
+        let (mut data, memory) = (FileData::default(), ReadAheadMemory::default());
+        assert!(!data.is_prefetched_in_vain(), "it was not prefetched");
+        let [fails, comes] = [(); 2].map(|()| BlockAhead::coming(0, 100, &memory).unwrap());
+        data.set_prefetched(fails.clone());
+        assert!(!data.is_prefetched_in_vain(), "it is on its way");
+        fails.give_up();
+        assert!(data.is_prefetched_in_vain() && data.is_prefetched());
+        data.set_prefetched(comes.clone());
+        comes.fill(Some(vec![7; 100]));
+        assert!(!data.is_prefetched_in_vain());
     }
 
     proptest! {

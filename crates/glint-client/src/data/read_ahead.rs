@@ -108,6 +108,11 @@ impl BlockAhead {
         self.content.change(|before| *before = content);
     }
 
+    /// Whether it does not come.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(*self.content.lock(), Content::Failed)
+    }
+
     /// All of its data, if that is here.
     pub(crate) fn whole(&self) -> Option<Arc<Vec<u8>>> {
         match &*self.content.lock() {

@@ -77,6 +77,7 @@ pub(crate) const FATTR_GID: u32 = 1 << 2;
 pub(crate) const FATTR_SIZE: u32 = 1 << 3;
 pub(crate) const FATTR_ATIME: u32 = 1 << 4;
 pub(crate) const FATTR_MTIME: u32 = 1 << 5;
+pub(crate) const FATTR_FH: u32 = 1 << 6;
 pub(crate) const FATTR_ATIME_NOW: u32 = 1 << 7;
 pub(crate) const FATTR_MTIME_NOW: u32 = 1 << 8;
 pub(crate) const FATTR_CTIME: u32 = 1 << 10;
@@ -98,6 +99,8 @@ pub(crate) mod notify {
     pub(crate) const PRUNE: i32 = 9;
 }
 
+/// Attributes are asked for by an open file.
+pub(crate) const GETATTR_FH: u32 = 1 << 0;
 /// A read for a program, and not for the page cache.
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// Data of a write that comes from the page cache.

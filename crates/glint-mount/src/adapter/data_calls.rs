@@ -136,9 +136,6 @@ impl<F: Vfs> Call<'_, F> {
     pub(crate) async fn write(self) -> FsResult<usize> {
         let arg: WriteIn = parse(self.fixed)?;
         let data = self.buffer[..self.len].get(..arg.size as usize).ok_or(Errno::EPROTO)?;
-        if let Some(passthrough) = self.adapter.passthrough.get() {
-            passthrough.hear(self.ino, Handle(arg.fh));
-        }
         let how = WriteHow {
             sync: self.adapter.sync || arg.flags as i32 & libc::O_DSYNC != 0,
             pages: arg.write_flags & WRITE_CACHE != 0,

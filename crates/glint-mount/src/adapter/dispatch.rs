@@ -127,6 +127,7 @@ impl<F: Vfs> Adapter<F> {
             _ => {}
         }
         let header = request.header;
+        self.hear(opcode, header.nodeid, request.fixed);
         let call = Call {
             adapter: self,
             fs: &*self.fs,

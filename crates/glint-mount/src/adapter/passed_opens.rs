@@ -10,7 +10,7 @@
 //!   So what the kernel has is a part of what is counted, and it refuses nothing of what is
 //!   answered by the counts.
 //! - It may hear of an answer late, and refuses one without an object if it has one by then. So who
-//!   writes only, and is in nobody's way else, is until he has written.
+//!   writes only, and is in nobody's way else, is until he has asked for something by his handle.
 //! - A mapping outlives its open file. Passing through ends when nobody has the object in hand, and
 //!   not with the last close. Until then new opens get the object, too, the handle by which it was
 //!   handed out is kept, and so is one that may have left a mapping that is stored to.
@@ -94,13 +94,13 @@ struct FileOpens<B> {
     /// Opens that are not passed through and may have pages.
     readers: u32,
     /// Others that are not, of which the kernel may not know yet.
-    unheard: SmallVec<[Handle; 2]>,
+    unheard: HashSet<Handle>,
     passed: Option<PassedFile<B>>,
 }
 
 impl<B> Default for FileOpens<B> {
     fn default() -> FileOpens<B> {
-        FileOpens { readers: 0, unheard: SmallVec::new(), passed: None }
+        FileOpens { readers: 0, unheard: HashSet::new(), passed: None }
     }
 }
 
@@ -175,7 +175,7 @@ impl<B: InHand> PassedOpens<B> {
         }
         match access.reads {
             true => file.readers += 1,
-            false => file.unheard.push(handle),
+            false => _ = file.unheard.insert(handle),
         }
         None
     }
@@ -184,7 +184,7 @@ impl<B: InHand> PassedOpens<B> {
     pub(crate) fn hear(&self, ino: Ino, handle: Handle) {
         let mut files = self.files(ino);
         let Some(file) = files.get_mut(&ino) else { return };
-        file.unheard.retain(|other| *other != handle);
+        file.unheard.remove(&handle);
         if file.is_closed() {
             files.remove(&ino);
         }
@@ -210,7 +210,7 @@ impl<B: InHand> PassedOpens<B> {
                 }
             }
             _ if access.reads => file.readers = file.readers.saturating_sub(1),
-            _ => file.unheard.retain(|other| *other != handle),
+            _ => _ = file.unheard.remove(&handle),
         }
         let ended = file.end_if_unused();
         if file.is_closed() {
@@ -264,6 +264,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     const INO: Ino = Ino(7);
 
@@ -314,6 +315,24 @@ mod tests {
         let ended = (vec![Handle(1), Handle(4)], true);
         assert_eq!(close(2, READ), (Some(Handle(2)), Some(ended)));
         assert!(opens.files(INO).is_empty());
+    }
+
+    /// One after the other this takes a moment, and minutes if each looks at all.
+    #[test]
+    fn many_writers_of_one_file_do_not_look_at_each_other() {
+        const WRITERS: u64 = 400_000;
+        let (opens, begun) = (PassedOpens::<TestObject>::default(), Instant::now());
+        for number in 0..WRITERS {
+            assert!(opens.open(INO, Handle(number), access(WRITE), None).is_none());
+        }
+        for number in 0..WRITERS {
+            match number % 2 {
+                0 => opens.hear(INO, Handle(number)),
+                _ => drop(opens.close(INO, Handle(number), access(WRITE))),
+            }
+        }
+        assert!(opens.files(INO).is_empty());
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Opens that are passed through to the object of their file, from asking for it to giving it back;
 //! which they are is decided in [`crate::adapter::passed_opens`].
 
-use crate::adapter::dispatch::Adapter;
+use crate::abi::{CopyFileRangeIn, FATTR_FH, GETATTR_FH, GetattrIn, Opcode, SetattrIn};
+use crate::adapter::dispatch::{Adapter, parse};
 use crate::adapter::passed_opens::{EndedPassing, InHand, OpenAccess, PassedOpen, PassedOpens};
 use crate::transport::backing::Backing;
 use glint_client::{Handle, Open, Valid, Vfs};
@@ -36,11 +37,6 @@ impl Passthrough {
         Passthrough { device, opens: PassedOpens::default(), is_told: AtomicBool::new(false) }
     }
 
-    /// The kernel has asked for something by this handle.
-    pub(crate) fn hear(&self, ino: Ino, handle: Handle) {
-        self.opens.hear(ino, handle);
-    }
-
     /// Gives an object to the kernel.
     fn register(&self, object: Arc<dyn LocalObject>) -> Option<Backing> {
         let registered = Backing::register(&self.device, object);
@@ -57,7 +53,44 @@ impl Passthrough {
     }
 }
 
+/// The open file by which a request is made, with the number of its inode in the kernel; not if it
+/// can only be one that is read.
+fn asked_by(opcode: Opcode, nodeid: u64, fixed: &[u8]) -> Option<(u64, Handle)> {
+    let handle = match opcode {
+        Opcode::Write
+        | Opcode::Fallocate
+        | Opcode::Lseek
+        | Opcode::Fsync
+        | Opcode::Flush
+        | Opcode::Getlk
+        | Opcode::Setlk
+        | Opcode::Setlkw => parse::<u64>(fixed).ok()?,
+        Opcode::Getattr => {
+            let arg: GetattrIn = parse(fixed).ok()?;
+            (arg.flags & GETATTR_FH != 0).then_some(arg.fh)?
+        }
+        Opcode::Setattr => {
+            let arg: SetattrIn = parse(fixed).ok()?;
+            (arg.valid & FATTR_FH != 0).then_some(arg.fh)?
+        }
+        Opcode::CopyFileRange => {
+            let arg: CopyFileRangeIn = parse(fixed).ok()?;
+            return Some((arg.nodeid_out, Handle(arg.fh_out)));
+        }
+        _ => return None,
+    };
+    Some((nodeid, Handle(handle)))
+}
+
 impl<F: Vfs> Adapter<F> {
+    /// The kernel asks for something: if it does by an open file, it has heard of its open.
+    pub(crate) fn hear(&self, opcode: Opcode, nodeid: u64, fixed: &[u8]) {
+        let Some(passthrough) = self.passthrough.get() else { return };
+        if let Some((nodeid, handle)) = asked_by(opcode, nodeid, fixed) {
+            passthrough.opens.hear(self.ino(nodeid), handle);
+        }
+    }
+
     /// From now on files are passed through, if they can be. Before the first request.
     pub(crate) fn pass_through(&self, device: Arc<OwnedFd>) {
         let _ = self.passthrough.set(Passthrough::new(device));
@@ -190,5 +223,33 @@ impl<F: Vfs> Adapter<F> {
                 self.end_passing(ino, ended).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{FlushIn, FsyncIn, LkIn, OpenIn, WriteIn};
+    use zerocopy::IntoBytes;
+
+    #[test]
+    fn whatever_is_asked_for_by_an_open_file_says_which_it_is() {
+        let it = Some((7, Handle(9)));
+        let by = |opcode, fixed: &[u8]| asked_by(opcode, 7, fixed);
+        assert_eq!(by(Opcode::Write, WriteIn { fh: 9, ..WriteIn::default() }.as_bytes()), it);
+        assert_eq!(by(Opcode::Fsync, FsyncIn { fh: 9, ..FsyncIn::default() }.as_bytes()), it);
+        assert_eq!(by(Opcode::Flush, FlushIn { fh: 9, ..FlushIn::default() }.as_bytes()), it);
+        assert_eq!(by(Opcode::Setlk, LkIn { fh: 9, ..LkIn::default() }.as_bytes()), it);
+        for (flags, said) in [(GETATTR_FH, it), (0, None)] {
+            let arg = GetattrIn { flags, fh: 9, ..GetattrIn::default() };
+            assert_eq!(by(Opcode::Getattr, arg.as_bytes()), said);
+        }
+        for (valid, said) in [(FATTR_FH, it), (0, None)] {
+            let arg = SetattrIn { valid, fh: 9, ..SetattrIn::default() };
+            assert_eq!(by(Opcode::Setattr, arg.as_bytes()), said);
+        }
+        let copy = CopyFileRangeIn { fh_in: 1, nodeid_out: 7, fh_out: 9, ..Default::default() };
+        assert_eq!(asked_by(Opcode::CopyFileRange, 3, copy.as_bytes()), it);
+        assert_eq!(by(Opcode::Open, OpenIn::default().as_bytes()), None);
     }
 }

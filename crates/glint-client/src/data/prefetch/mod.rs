@@ -261,13 +261,15 @@ impl<T: Transport> Client<T> {
     /// A file is read through a handle for the first time: asks for those that are likely to be
     /// next.
     pub(crate) fn prefetch_after(&self, inode: &CachedInode) {
-        let (was_prefetched, is_new, size, parent) = {
+        let (was_prefetched, is_hit, is_new, size, parent) = {
             let state = inode.lock();
             let Some(parent) = state.parent() else { return };
             let size = state.attributes().map(|attr| attr.size);
             let Some(size) = size.filter(|size| *size <= FILE_BYTES_MAX) else { return };
             let is_new = is_unread(&state) && !state.pins.has_shared_writers();
-            (state.rare.data.is_prefetched(), is_new, size, parent)
+            let was_prefetched = state.rare.data.is_prefetched();
+            let is_hit = was_prefetched && !state.rare.data.is_prefetched_in_vain();
+            (was_prefetched, is_hit, is_new, size, parent)
         };
         let Some(directory) = self.cache.find(parent) else { return };
         if directory.lock().rare.delegation.is_delegated() {
@@ -277,7 +279,7 @@ impl<T: Transport> Client<T> {
         let is_scattered = {
             let mut scattered = prefetched.scattered.lock();
             if was_prefetched || is_new {
-                scattered.on_read(parent, inode.ino, size, was_prefetched);
+                scattered.on_read(parent, inode.ino, size, is_hit);
             }
             scattered.is_on()
         };

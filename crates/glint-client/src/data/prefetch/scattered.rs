@@ -48,6 +48,13 @@ struct TouchedDirectory {
     is_done: bool,
 }
 
+/// A file that was asked for, and is not read yet.
+struct AskedFile {
+    cost: u64,
+    /// It was asked for after so many others had come.
+    round: u64,
+}
+
 /// Files that are to be asked for.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct FilesWanted {
@@ -63,9 +70,11 @@ pub(crate) struct ScatteredReads {
     score: u32,
     /// The one that was read in last comes last.
     directories: VecDeque<TouchedDirectory>,
-    /// What files cost that were asked for and not read yet, and all of them.
-    ahead: BTreeMap<Ino, u64>,
+    /// Files that were asked for and not read yet, and what all of them cost.
+    ahead: BTreeMap<Ino, AskedFile>,
     ahead_cost: u64,
+    /// Times at which files were asked for and have come.
+    rounds: u64,
     /// What files cost that were read, less those that were fetched in vain.
     credit: u64,
     doublings: u32,
@@ -79,13 +88,18 @@ fn cost(size: u64) -> u64 {
 }
 
 impl ScatteredReads {
-    /// A small file is read for the first time. It was prefetched, in an order or in none, or
-    /// nothing of it was here.
+    /// A small file is read for the first time. It was prefetched, in an order or in none, and is
+    /// here or on its way; or nothing of it is.
     pub(crate) fn on_read(&mut self, directory: Ino, ino: Ino, size: u64, was_prefetched: bool) {
-        let was_asked = self.forget_file(ino).is_some();
-        if was_prefetched && !was_asked {
+        let asked = self.forget_file(ino);
+        if was_prefetched && asked.is_none() {
             self.score = self.score.saturating_sub(1);
             return;
+        }
+        // It went with its lock, or did not come, and is no hit. What is overtaken on its way is
+        // neither.
+        if let Some(asked) = asked.filter(|asked| !was_prefetched && self.has_come(asked)) {
+            self.charge(asked.cost);
         }
         self.score = (self.score + 1).min(SCORE_MAX);
         self.credit = (self.credit + cost(size)).min(CREDIT_MAX);
@@ -155,22 +169,35 @@ impl ScatteredReads {
     /// These files are asked for, with their sizes.
     pub(crate) fn on_asked(&mut self, files: &[(Ino, u64)]) {
         for (ino, size) in files {
-            let before = self.ahead.insert(*ino, cost(*size)).unwrap_or(0);
-            self.ahead_cost = self.ahead_cost - before + cost(*size);
+            self.forget_file(*ino);
+            let asked = AskedFile { cost: cost(*size), round: self.rounds };
+            self.ahead_cost += asked.cost;
+            self.ahead.insert(*ino, asked);
         }
     }
 
     /// What was asked for has come.
     pub(crate) fn on_come(&mut self) {
         self.is_asking = false;
+        self.rounds += 1;
     }
 
     /// A file that was fetched is dropped, and nobody has read it.
     pub(crate) fn on_dropped(&mut self, ino: Ino) {
-        if let Some(cost) = self.forget_file(ino) {
-            self.credit = self.credit.saturating_sub(cost);
-            self.doublings = self.doublings.saturating_sub(1);
+        if let Some(asked) = self.forget_file(ino) {
+            self.charge(asked.cost);
         }
+    }
+
+    /// A file was fetched in vain.
+    fn charge(&mut self, cost: u64) {
+        self.credit = self.credit.saturating_sub(cost);
+        self.doublings = self.doublings.saturating_sub(1);
+    }
+
+    /// Whether a file has come, if it is to.
+    fn has_come(&self, asked: &AskedFile) -> bool {
+        !self.is_asking || asked.round < self.rounds
     }
 
     /// Takes all files that were asked for, once so many others were read that nobody reads them
@@ -186,14 +213,15 @@ impl ScatteredReads {
 
     /// Forgets all: nobody has used this client for long.
     pub(crate) fn forget(&mut self) {
-        *self = ScatteredReads { is_asking: self.is_asking, ..ScatteredReads::default() };
+        let (rounds, is_asking) = (self.rounds, self.is_asking);
+        *self = ScatteredReads { rounds, is_asking, ..ScatteredReads::default() };
     }
 
-    /// Returns what the file costs, if it was asked for.
-    fn forget_file(&mut self, ino: Ino) -> Option<u64> {
-        let cost = self.ahead.remove(&ino)?;
-        self.ahead_cost -= cost;
-        Some(cost)
+    /// Takes a file away, if it was asked for.
+    fn forget_file(&mut self, ino: Ino) -> Option<AskedFile> {
+        let asked = self.ahead.remove(&ino)?;
+        self.ahead_cost -= asked.cost;
+        Some(asked)
     }
 }
 
@@ -332,6 +360,33 @@ mod tests {
         (3..64).for_each(|file| scattered.on_dropped(Ino(1000 + file)));
         assert_eq!(scattered.next(ROOM), None);
         assert_eq!((scattered.credit, scattered.doublings), (6 * SIZE, 0));
+    }
+
+    /// Another client writes to files after they were fetched, or nothing came of them.
+    #[test]
+    fn what_is_gone_when_it_is_read_was_fetched_in_vain() {
+        let mut scattered = ScatteredReads::default();
+        (0..64).for_each(|file| scattered.on_read(Ino(1), Ino(100 + file), SIZE, false));
+        let ask = |scattered: &mut ScatteredReads, first: u64| {
+            assert!(scattered.next(ROOM).is_some());
+            let files: Vec<(Ino, u64)> =
+                (first..first + 32).map(|file| (Ino(file), SIZE)).collect();
+            scattered.on_asked(&files);
+        };
+        ask(&mut scattered, 1000);
+        scattered.on_come();
+        (0..3).for_each(|file| scattered.on_read(Ino(1), Ino(1000 + file), SIZE, true));
+        assert_eq!((scattered.credit, scattered.doublings), (67 * SIZE, 3));
+        scattered.on_read(Ino(1), Ino(1003), SIZE, false);
+        assert_eq!((scattered.credit, scattered.doublings), (67 * SIZE, 2));
+        ask(&mut scattered, 2000);
+        scattered.on_read(Ino(1), Ino(1004), SIZE, false);
+        assert_eq!((scattered.credit, scattered.doublings), (67 * SIZE, 1));
+        scattered.on_read(Ino(1), Ino(2000), SIZE, false);
+        assert_eq!((scattered.credit, scattered.doublings), (68 * SIZE, 1), "it is on its way");
+        scattered.on_come();
+        scattered.on_read(Ino(1), Ino(2001), SIZE, false);
+        assert_eq!((scattered.credit, scattered.doublings), (68 * SIZE, 0));
     }
 
     #[test]
