@@ -290,9 +290,11 @@ mod tests {
     }
 
     type Names = BTreeMap<(u64, Vec<u8>), Ino>;
+    /// Names with their cookies, and whether they are the last ones.
+    type TestPage = (Vec<(u64, Vec<u8>)>, bool);
 
     /// A page from memory, where names are in no order.
-    fn from_memory(names: &Names, wanted: WantedPage) -> Option<(Vec<(u64, Vec<u8>)>, bool)> {
+    fn from_memory(names: &Names, wanted: WantedPage) -> Option<TestPage> {
         let (even, odd): (Vec<_>, Vec<_>) = names.iter().partition(|(_, ino)| ino.0 % 2 == 0);
         let all = odd.into_iter().rev().chain(even);
         let all = all.map(|(at, ino)| NameAt { cookie: at.0, name: at.1.as_slice(), ino: *ino });
@@ -301,7 +303,7 @@ mod tests {
     }
 
     /// The same from an MDS.
-    fn from_mds(names: &Names, wanted: WantedPage) -> (Vec<(u64, Vec<u8>)>, bool) {
+    fn from_mds(names: &Names, wanted: WantedPage) -> TestPage {
         let (mut page, mut bytes) = (Vec::<(u64, Vec<u8>)>::new(), 0);
         for (at, _) in names.range((wanted.after + 1, Vec::new())..) {
             bytes += wanted.each + at.1.len();
