@@ -199,7 +199,9 @@ impl DirectoriesAhead {
             listings.walks.forget();
             listings.limit(0);
             drop(listings);
-            *self.lookups.lock() = LookupOrder::default();
+            let mut lookups = self.lookups.lock();
+            *lookups = LookupOrder::default();
+            self.has_for_lookups.store(false, Ordering::Relaxed);
         }
     }
 
