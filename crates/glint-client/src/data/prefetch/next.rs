@@ -61,6 +61,16 @@ impl FilesAhead {
     }
 }
 
+/// Files that were asked for because others are read in no order. When this is dropped, they have
+/// come, or nobody waits for them any more.
+struct FilesOnTheirWay<T: Transport>(Arc<Client<T>>);
+
+impl<T: Transport> Drop for FilesOnTheirWay<T> {
+    fn drop(&mut self) {
+        self.0.data.prefetched.scattered.lock().on_come();
+    }
+}
+
 impl<T: Transport> Client<T> {
     /// Asks for so many files that are next in a directory, and where that has fewer, in those that
     /// follow it.
@@ -196,10 +206,8 @@ impl<T: Transport> Client<T> {
         let Some(client) = client.filter(|_| !sizes.is_empty()) else {
             return prefetched.scattered.lock().on_come();
         };
-        host::spawn(async move {
-            client.clone().prefetch(ahead.files).await;
-            client.data.prefetched.scattered.lock().on_come();
-        });
+        let on_their_way = FilesOnTheirWay(client);
+        host::spawn(async move { on_their_way.0.clone().prefetch(ahead.files).await });
     }
 
     /// Adds files of a directory in any order. Returns whether it has more.
