@@ -7,6 +7,7 @@
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
 use crate::data::prefetch::plan::{ReadOrder, WINDOW_GUESSED, marker};
+use crate::data::prefetch::scattered::FilesOnTheirWay;
 use crate::data::prefetch::{NAMES_MAX, is_unread, small_size};
 use glint_net::{Transport, host};
 use glint_proto::Ino;
@@ -58,16 +59,6 @@ impl FilesAhead {
         let (_, directory) = self.directories.iter().rfind(|(begin, _)| *begin <= at)?;
         let file = self.files.get(at)?;
         Some((&**file, &**directory))
-    }
-}
-
-/// Files that were asked for because others are read in no order. When this is dropped, they have
-/// come, or nobody waits for them any more.
-struct FilesOnTheirWay<T: Transport>(Arc<Client<T>>);
-
-impl<T: Transport> Drop for FilesOnTheirWay<T> {
-    fn drop(&mut self) {
-        self.0.data.prefetched.scattered.lock().on_come();
     }
 }
 
@@ -186,6 +177,7 @@ impl<T: Transport> Client<T> {
         // What a sequence asks for together has room beside them.
         let room = (prefetched.memory.left() as u64).saturating_sub(BYTES_MAX);
         let Some(wanted) = prefetched.scattered.lock().next(room) else { return };
+        let on_their_way = FilesOnTheirWay::new(&prefetched.scattered);
         let mut ahead = FilesAhead::of(wanted.files);
         ahead.bytes_max = wanted.bytes;
         for ino in wanted.directories {
@@ -203,11 +195,11 @@ impl<T: Transport> Client<T> {
         let sizes: Vec<(Ino, u64)> = ahead.files.iter().map(sized).collect();
         prefetched.scattered.lock().on_asked(&sizes);
         let client = self.me.get().and_then(Weak::upgrade);
-        let Some(client) = client.filter(|_| !sizes.is_empty()) else {
-            return prefetched.scattered.lock().on_come();
-        };
-        let on_their_way = FilesOnTheirWay(client);
-        host::spawn(async move { on_their_way.0.clone().prefetch(ahead.files).await });
+        let Some(client) = client.filter(|_| !sizes.is_empty()) else { return };
+        host::spawn(async move {
+            client.prefetch(ahead.files).await;
+            drop(on_their_way);
+        });
     }
 
     /// Adds files of a directory in any order. Returns whether it has more.
