@@ -11,8 +11,8 @@ use crate::calls::open_files::Handles;
 use crate::calls::snapshots::Snapshots;
 use crate::data::SharedByFiles;
 use crate::data::placement::OstPlacement;
-use crate::listing::DirectoriesAhead;
 use crate::listing::from_memory::NameOrder;
+use crate::listing::{DirectoriesAhead, pages_ahead};
 use crate::locks::LockKeeping;
 use crate::memory::MemoryKeeping;
 use crate::meta_log::log::WriteBackLog;
@@ -291,6 +291,8 @@ impl<T: Transport> Client<T> {
                     "read": count(Counter::FilesPrefetchedRead),
                     "unread_bytes": self.data.prefetched.bytes(),
                     "limit_bytes": self.data.prefetched.limit(),
+                    "open_directories": self.directories_ahead.with_pages.count(),
+                    "open_directories_max": pages_ahead::DIRECTORIES_MAX,
                     "directories": count(Counter::DirectoriesListedAhead),
                     "directories_listed": count(Counter::DirectoriesListedAheadUsed)});
                 let ahead = count(Counter::BytesReadAhead);

@@ -96,6 +96,33 @@ const WORKS: &[Work] = &[
         UNPACK,
         "find tree -type f -exec cat {} + > $S/out",
     ),
+    work(
+        "cat in a random order, new mount",
+        &["find", "coreutils"],
+        UNPACK,
+        "xargs cat < $S/shuffled > $S/out",
+    ),
+    work(
+        "cat by four processes, new mount",
+        &["coreutils"],
+        UNPACK,
+        "for p in 0 1 2 3; do \
+            (for d in $(seq $p 4 19); do cat tree/directory-$d/*; done > $S/$p) & \
+         done; wait; test $(cat $S/0 $S/1 $S/2 $S/3 | wc -c) = $(cat $S/tree/*/* | wc -c)",
+    ),
+    work(
+        "stat of each file, new mount",
+        &["find", "coreutils"],
+        UNPACK,
+        "xargs stat -c '%s %Y' < $S/files > $S/out",
+    ),
+    work(
+        "diff -r, new mount",
+        &["diff"],
+        "tar xf $S/tree.tar; mv tree other; tar xf $S/tree.tar",
+        "diff -r other tree",
+    ),
+    work("tar c, new mount", &["tar"], UNPACK, "tar cf - tree > $S/out"),
     work("mv of a directory, new mount", &["coreutils"], UNPACK, "mv tree moved"),
     work("git clone", &["git"], "", "git clone -q --no-hardlinks $S/repository clone"),
     work(
@@ -111,8 +138,9 @@ const WORKS: &[Work] = &[
 ];
 
 /// Makes the material of all work, the same on each machine: 300 small files in 20 directories,
-/// archives and a repository of them; 36 sources in C.
+/// archives and a repository of them, and their names in two orders; 36 sources in C.
 fn material(at: &Path) {
+    let mut files = Vec::new();
     for d in 0..20 {
         let directory = at.join(format!("tree/directory-{d}"));
         fs::create_dir_all(&directory).unwrap();
@@ -122,8 +150,13 @@ fn material(at: &Path) {
             fs::write(&path, line.repeat(1 + (d * 15 + f) * 37 % 200)).unwrap();
             let mode = if f == 0 { 0o755 } else { 0o644 };
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            files.push(format!("tree/directory-{d}/file-{f}\n"));
         }
     }
+    files.sort_unstable();
+    fs::write(at.join("files"), files.concat()).unwrap();
+    shuffle(&mut files);
+    fs::write(at.join("shuffled"), files.concat()).unwrap();
     let source = at.join("source");
     fs::create_dir(&source).unwrap();
     let (mut declared, mut sum) = (String::new(), String::new());
@@ -164,6 +197,16 @@ db.close()
     let config = "[core]\n\tpreloadIndex = false\n[index]\n\tthreads = 1\n[pack]\n\tthreads = 1\n\
                   [checkout]\n\tworkers = 1\n[gc]\n\tauto = 0\n";
     fs::write(at.join(".gitconfig"), config).unwrap();
+}
+
+/// Brings names into an order that looks random, and is always the same.
+fn shuffle(names: &mut [String]) {
+    let mut random = 1_u64;
+    for at in (1..names.len()).rev() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005);
+        random = random.wrapping_add(1_442_695_040_888_963_407);
+        names.swap(at, (random >> 33) as usize % (at + 1));
+    }
 }
 
 type Counts = BTreeMap<String, u64>;

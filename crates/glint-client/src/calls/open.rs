@@ -8,12 +8,12 @@ use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::listing::ListedTo;
-use crate::listing::pages_ahead::PagesAhead;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, FsResult, Ino, MdsRequest, ObjectAttr, OpenFlags};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An open that the MDS counts. Unless it gets a handle, it is undone: also when its call is
@@ -108,7 +108,7 @@ impl<T: Transport> Client<T> {
             in_pages,
             last_entry: AtomicU64::new(0),
             listed_to: ListedTo::default(),
-            pages_ahead: PagesAhead::default(),
+            pages_ahead: Arc::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
         })

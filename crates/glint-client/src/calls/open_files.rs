@@ -44,7 +44,7 @@ pub(crate) struct OpenFile {
     /// How far programs were told of a directory.
     pub(crate) listed_to: ListedTo,
     /// Pages of a directory that come before programs ask for them.
-    pub(crate) pages_ahead: PagesAhead,
+    pub(crate) pages_ahead: Arc<PagesAhead>,
     pub(crate) ahead: Mutex<ReadAhead>,
     /// The kernel was given the object of the file by this.
     pub(crate) handed_out: AtomicBool,

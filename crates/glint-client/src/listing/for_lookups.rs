@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::listing::known::is_dots;
-use crate::listing::lookup_order::FoundDirectory;
+use crate::listing::lookup_order::{FoundDirectory, GoesOn};
 use crate::listing::{DirectoriesAhead, ListingAhead, ListingsAhead};
 use crate::vfs::{Caller, Found};
 use glint_net::{Transport, host};
@@ -78,9 +78,16 @@ impl<T: Transport> Client<T> {
         if !ahead.has_for_lookups.load(Ordering::Relaxed) {
             return;
         }
-        let goes_on = ahead.lookups.lock().on_answered(directory);
-        if goes_on {
-            glint_telemetry::count(Counter::DirectoriesListedAheadUsed, 1);
+        let goes_on = {
+            let mut lookups = ahead.lookups.lock();
+            let goes_on = lookups.on_answered(directory);
+            if !lookups.has_ahead() {
+                ahead.has_for_lookups.store(false, Ordering::Relaxed);
+            }
+            goes_on
+        };
+        if let Some(GoesOn { was_asked }) = goes_on {
+            glint_telemetry::count(Counter::DirectoriesListedAheadUsed, u64::from(was_asked));
             self.list_next_for_lookups(caller, directory);
         }
     }
@@ -98,6 +105,7 @@ impl<T: Transport> Client<T> {
         };
         for directory in next.into_iter().filter(|next| self.is_to_list(*next)) {
             if let Some(on_its_way) = ahead.begin(directory, false) {
+                ahead.lookups.lock().note_asked(directory);
                 host::spawn(client.clone().list_ahead(caller.clone(), on_its_way));
             }
         }

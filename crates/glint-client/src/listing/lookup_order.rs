@@ -12,16 +12,29 @@ use std::collections::{HashMap, VecDeque};
 const SUBDIRECTORIES_MAX: usize = 16 << 10;
 /// Directories that are asked for ahead of one.
 const WINDOW_MAX: usize = 4;
+/// After so many lookups in a row elsewhere nobody goes on with what came ahead.
+const ELSEWHERE_MAX: u32 = 1 << 16;
 
 /// Whether names are looked up in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Looked {
     NotYet,
-    /// It was asked for ahead.
-    Ahead,
-    /// It was asked for ahead, and has answered one lookup.
-    AheadOnce,
+    /// It is ahead: it was asked for because of that, if `was_asked`, or was here.
+    Ahead {
+        was_asked: bool,
+    },
+    /// It is, and has answered one lookup.
+    AheadOnce {
+        was_asked: bool,
+    },
     Begun,
+}
+
+/// A program goes on with a directory that came ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct GoesOn {
+    /// It was asked for because of lookups.
+    pub(super) was_asked: bool,
 }
 
 /// A directory in another one.
@@ -43,6 +56,8 @@ pub(super) struct LookupOrder {
     places: HashMap<Ino, (Ino, usize)>,
     /// How many have come, or are on their way, in which nobody goes on yet.
     ahead: usize,
+    /// Lookups that were answered elsewhere, in a row.
+    elsewhere: u32,
     known: usize,
 }
 
@@ -96,7 +111,7 @@ impl LookupOrder {
         let window = latest.take_while(|(_, looked)| *looked == Looked::Begun).count();
         let next = all[at + 1..].iter_mut().take(window);
         let new = next.filter(|(_, looked)| *looked == Looked::NotYet).map(|one| {
-            one.1 = Looked::Ahead;
+            one.1 = Looked::Ahead { was_asked: false };
             one.0
         });
         let new: Vec<Ino> = new.collect();
@@ -104,20 +119,51 @@ impl LookupOrder {
         new
     }
 
-    /// A lookup in a directory was answered without asking. Returns whether the program goes on with
-    /// one that came ahead: this is the second.
-    pub(super) fn on_answered(&mut self, directory: Ino) -> bool {
-        let Some((parent, at)) = self.places.get(&directory).copied() else { return false };
-        let Some(all) = self.subdirectories.get_mut(&parent) else { return false };
-        let looked = &mut all[at].1;
-        match *looked {
-            Looked::Ahead => {
-                *looked = Looked::AheadOnce;
-                false
-            }
-            Looked::AheadOnce => true,
-            Looked::NotYet | Looked::Begun => false,
+    fn looked(&mut self, directory: Ino) -> Option<&mut Looked> {
+        let (parent, at) = self.places.get(&directory).copied()?;
+        Some(&mut self.subdirectories.get_mut(&parent)?[at].1)
+    }
+
+    /// A directory that is ahead is asked for.
+    pub(super) fn note_asked(&mut self, directory: Ino) {
+        if let Some(looked) = self.looked(directory)
+            && is_ahead(*looked)
+        {
+            *looked = Looked::Ahead { was_asked: true };
         }
+    }
+
+    /// A lookup in a directory was answered without asking. Returns whether the program goes on with
+    /// one that came ahead: this is the second. It is to begin then.
+    pub(super) fn on_answered(&mut self, directory: Ino) -> Option<GoesOn> {
+        let (next, goes_on) = match self.looked(directory).copied() {
+            Some(Looked::Ahead { was_asked }) => (Looked::AheadOnce { was_asked }, None),
+            // Once: others look names up there, too.
+            Some(Looked::AheadOnce { was_asked }) => (Looked::NotYet, Some(GoesOn { was_asked })),
+            Some(Looked::NotYet | Looked::Begun) | None => {
+                self.elsewhere += 1;
+                if self.elsewhere > ELSEWHERE_MAX {
+                    self.leave();
+                }
+                return None;
+            }
+        };
+        self.elsewhere = 0;
+        self.ahead -= usize::from(goes_on.is_some());
+        if let Some(looked) = self.looked(directory) {
+            *looked = next;
+        }
+        goes_on
+    }
+
+    /// Nobody goes on with what came ahead. It is not asked for again.
+    fn leave(&mut self) {
+        for (_, looked) in self.subdirectories.values_mut().flatten() {
+            if is_ahead(*looked) {
+                *looked = Looked::Begun;
+            }
+        }
+        (self.ahead, self.elsewhere) = (0, 0);
     }
 
     /// Whether directories were asked for in which nobody goes on yet.
@@ -127,7 +173,7 @@ impl LookupOrder {
 }
 
 fn is_ahead(looked: Looked) -> bool {
-    matches!(looked, Looked::Ahead | Looked::AheadOnce)
+    matches!(looked, Looked::Ahead { .. } | Looked::AheadOnce { .. })
 }
 
 #[cfg(test)]
@@ -158,9 +204,12 @@ mod tests {
             asked.retain(|one| *one != directory);
             in_time += before - asked.len();
             if asked.len() < before {
-                assert!(!order.on_answered(directory) && order.on_answered(directory));
+                let answered = [(); 3].map(|()| order.on_answered(directory));
+                assert_eq!(answered, [None, Some(GoesOn { was_asked: true }), None]);
             }
-            asked.extend(order.begin(directory, usize::MAX));
+            let next = order.begin(directory, usize::MAX);
+            next.iter().for_each(|one| order.note_asked(*one));
+            asked.extend(next);
             assert_eq!(order.has_ahead(), !asked.is_empty());
         }
         (in_time, asked.len())
@@ -196,6 +245,30 @@ mod tests {
         assert!(order.begin(Ino(500), 9).is_empty());
         assert!(order.begin(Ino(501), 0).is_empty(), "none may be ahead");
         assert!(order.begin(Ino(5000), 9).is_empty(), "nothing is known of it");
+    }
+
+    /// A directory that was here, or was asked for because of a walk.
+    #[test]
+    fn what_was_not_asked_for_because_of_lookups_is_gone_on_with_all_the_same() {
+        let mut order = order_of(0..10);
+        order.begin(Ino(0), 9);
+        assert_eq!(order.begin(Ino(1), 9), [Ino(2)]);
+        let answered = [(); 3].map(|()| order.on_answered(Ino(2)));
+        assert_eq!(answered, [None, Some(GoesOn { was_asked: false }), None]);
+        assert_eq!(order.begin(Ino(2), 9), [Ino(3), Ino(4)]);
+    }
+
+    #[test]
+    fn what_came_ahead_is_left_after_many_lookups_elsewhere() {
+        let mut order = order_of(0..10);
+        order.begin(Ino(0), 9);
+        assert_eq!(order.begin(Ino(1), 9), [Ino(2)]);
+        (0..ELSEWHERE_MAX).for_each(|_| assert_eq!(order.on_answered(Ino(1)), None));
+        assert_eq!((order.on_answered(Ino(2)), order.has_ahead()), (None, true));
+        (0..=ELSEWHERE_MAX).for_each(|_| assert_eq!(order.on_answered(Ino(77)), None));
+        assert!(!order.has_ahead());
+        assert_eq!([(); 2].map(|()| order.on_answered(Ino(2))), [None; 2]);
+        assert_eq!(order.begin(Ino(3), 9), [Ino(4), Ino(5), Ino(6)], "three were begun");
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::client::Client;
 use crate::listing::kept::{KeptListing, ListedPart};
 use crate::listing::known::is_dots;
 use crate::listing::lookup_order::LookupOrder;
+use crate::listing::pages_ahead::DirectoriesWithPages;
 use crate::listing::walk::{TreeWalks, WINDOW_MAX, WalkStep};
 use crate::vfs::{Caller, Listing};
 use glint_net::{Transport, host};
@@ -102,6 +103,8 @@ pub(crate) struct DirectoriesAhead {
     /// which nobody goes on yet.
     lookups: Mutex<LookupOrder>,
     has_for_lookups: AtomicBool,
+    /// Open directories of which the next page comes ahead.
+    pub(crate) with_pages: DirectoriesWithPages,
 }
 
 #[derive(Default)]
@@ -201,7 +204,9 @@ impl DirectoriesAhead {
             listings.walks.forget();
             listings.limit(0);
             drop(listings);
-            *self.lookups.lock() = LookupOrder::default();
+            let mut lookups = self.lookups.lock();
+            *lookups = LookupOrder::default();
+            self.has_for_lookups.store(false, Ordering::Relaxed);
         }
     }
 

@@ -2,13 +2,14 @@
 //! meanwhile, for each open directory by itself.
 //!
 //! The kernel has room for fewer entries than a page has, and goes on in the middle of it. So the
-//! entries that it was told of last are kept as well, without attributes.
+//! entries that it was told of last are kept as well, without attributes: some 60 KB in all.
 //!
 //! Invariants:
 //! - Entries are told only if the cache says at that moment, under locks, that the directory has
 //!   them and that no name was made or lost in it since the oldest of them came.
 //! - Of an open directory one page is on its way at most, and only for who has asked for two pages
 //!   in order. After one that was of no use there is none until the directory is listed again.
+//! - Entries are kept of so many open directories: they go where that was begun first.
 
 use crate::cache::attrs::Tick;
 use crate::cache::in_flight::Asked;
@@ -21,7 +22,12 @@ use glint_net::{Transport, host};
 use glint_proto::limits::DIR_PAGE_BYTES_MAX;
 use glint_proto::{DirEntry, DirPage, MdsReply, MdsRequest};
 use glint_wait::Monitor;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+
+/// Open directories of which entries are kept: 4 MiB.
+pub(crate) const DIRECTORIES_MAX: usize = 64;
 
 /// What comes ahead of a program that reads an open directory, which waits here for it.
 #[derive(Default)]
@@ -147,6 +153,34 @@ impl PagesAhead {
     }
 }
 
+/// Open directories of which entries are kept; the one that was begun first comes first.
+#[derive(Default)]
+pub(crate) struct DirectoriesWithPages(Mutex<VecDeque<Weak<PagesAhead>>>);
+
+impl DirectoriesWithPages {
+    /// Entries of one are kept from now on.
+    fn note(&self, pages: &Arc<PagesAhead>) {
+        let oldest = {
+            let mut all = self.0.lock();
+            let is_other = |known: &Weak<PagesAhead>| {
+                known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(pages)
+            };
+            all.retain(is_other);
+            all.push_back(Arc::downgrade(pages));
+            if all.len() > DIRECTORIES_MAX { all.pop_front() } else { None }
+        };
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            oldest.forget();
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        all.iter().filter(|pages| pages.0.lock().kept.is_some()).count()
+    }
+}
+
 /// A page that is on its way. When this is dropped, nobody waits for it any more.
 struct PageOnItsWay {
     file: Arc<OpenFile>,
@@ -216,6 +250,7 @@ impl<T: Transport> Client<T> {
             && self.cache.has_all(file.ino, entries, ListedPart::Page(since))
         {
             file.pages_ahead.0.lock().keep(entries, since);
+            self.directories_ahead.with_pages.note(&file.pages_ahead);
             self.ask_for_page(caller, file, bytes_max);
         }
     }
@@ -304,6 +339,28 @@ mod tests {
             pages.is_on_its_way = false;
             assert!(pages.tell(elsewhere + 1, 0).is_none() && pages.begin(0).is_none());
         }
+    }
+
+    #[test]
+    fn entries_are_kept_of_so_many_open_directories() {
+        let all = DirectoriesWithPages::default();
+        let open = || Arc::new(PagesAhead(Monitor::new(begun())));
+        let opened: Vec<_> = (0..2 * DIRECTORIES_MAX).map(|_| open()).collect();
+        for (at, pages) in opened.iter().enumerate() {
+            all.note(pages);
+            // It is begun anew.
+            all.note(&opened[at - at % DIRECTORIES_MAX]);
+            assert_eq!(all.count(), DIRECTORIES_MAX.min(at + 1));
+        }
+        let is_kept = |at: usize| opened[at].0.lock().kept.is_some();
+        assert!(!is_kept(1) && is_kept(DIRECTORIES_MAX) && is_kept(2 * DIRECTORIES_MAX - 1));
+        drop(opened);
+        assert_eq!(all.count(), 0, "they are closed");
+        let last = open();
+        all.note(&last);
+        assert_eq!((all.count(), all.0.lock().len()), (1, 1));
+        last.forget();
+        assert_eq!(all.count(), 0);
     }
 
     #[test]

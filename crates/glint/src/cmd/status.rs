@@ -160,11 +160,18 @@ fn show_mount(status: &Value) {
     }
 }
 
-/// What a mount keeps of files that it has prefetched, if it does that.
+/// What a mount keeps of files that it has prefetched, if it does that, and of directories.
 fn ahead(prefetched: &Value) -> Option<String> {
     let limit = prefetched["limit_bytes"].as_u64().filter(|limit| *limit > 0)?;
     let bytes = human_bytes(prefetched["unread_bytes"].as_u64()?);
-    Some(format!("{bytes} of {} with prefetched files that are not read yet", human_bytes(limit)))
+    let open = |of: &str| prefetched[of].as_u64().filter(|count| *count > 0);
+    let pages = open("open_directories").zip(open("open_directories_max"));
+    let pages = pages.map(|(now, max)| format!("; pages of {now} of {max} open directories"));
+    Some(format!(
+        "{bytes} of {} with prefetched files that are not read yet{}",
+        human_bytes(limit),
+        pages.unwrap_or_default()
+    ))
 }
 
 /// What limits the caches of a mount, if they may hold less than usual.
@@ -315,6 +322,10 @@ mod tests {
         let expected = "3.0 MiB of 32.0 MiB with prefetched files that are not read yet";
         assert_eq!(told(32 << 20).unwrap(), expected);
         assert_eq!((told(0), ahead(&Value::Null)), (None, None), "it prefetches none");
+        let state = serde_json::json!({"unread_bytes": 3 << 20, "limit_bytes": 32 << 20,
+            "open_directories": 2, "open_directories_max": 64});
+        let with_pages = format!("{expected}; pages of 2 of 64 open directories");
+        assert_eq!(ahead(&state), Some(with_pages));
     }
 
     #[test]

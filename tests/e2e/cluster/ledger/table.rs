@@ -14,6 +14,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("tar", &["tar", "--version"]),
     ("rsync", &["rsync", "--version"]),
     ("find", &["find", "--version"]),
+    ("diff", &["diff", "--version"]),
     ("git", &["git", "--version"]),
     ("unzip", &["unzip", "-v"]),
     ("make", &["make", "--version"]),

@@ -6,11 +6,14 @@ use glint_net::host;
 use glint_proto::{Errno, FsResult, clock};
 use std::cell::Cell;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// When a part of a file was copied last, and for how long none may be.
+/// Pause between two looks whether the copy goes on.
+const PAUSE: Duration = LOOK.saturating_mul(10);
+
+/// How many parts of a file were copied, and for how long none may be.
 pub(super) struct CopyProgress {
-    last: Cell<Instant>,
+    parts: Cell<u64>,
     most: Duration,
     is_given_up: Cell<bool>,
 }
@@ -18,12 +21,12 @@ pub(super) struct CopyProgress {
 impl CopyProgress {
     /// A copy that begins now, and of which some part is to be copied every `most`.
     pub(super) fn new(most: Duration) -> CopyProgress {
-        CopyProgress { last: Cell::new(clock::now()), most, is_given_up: Cell::new(false) }
+        CopyProgress { parts: Cell::new(0), most, is_given_up: Cell::new(false) }
     }
 
     /// Notes that the copy goes on.
     pub(super) fn made(&self) {
-        self.last.set(clock::now());
+        self.parts.set(self.parts.get() + 1);
     }
 
     /// Whether nothing more is to be sent, as nothing was copied for too long.
@@ -38,10 +41,16 @@ impl CopyProgress {
         copy: impl Future<Output = FsResult<R>>,
         tell: impl FnOnce(FsResult<()>),
     ) -> FsResult<R> {
-        self.made();
         let stalled = async {
-            while clock::since(self.last.get()) < self.most {
-                host::sleep(10 * LOOK).await;
+            let (mut parts, mut stands) = (self.parts.get(), Duration::ZERO);
+            while stands < self.most {
+                let begun = clock::now();
+                host::sleep(PAUSE).await;
+                // Not while this machine, or this process, was halted.
+                stands += clock::since(begun).min(2 * PAUSE);
+                if parts != self.parts.get() {
+                    (parts, stands) = (self.parts.get(), Duration::ZERO);
+                }
             }
         };
         match select(pin!(copy), pin!(stalled)).await {
@@ -109,6 +118,17 @@ mod tests {
             Ok(7)
         };
         assert_eq!(block_on(progress.unless_stalled(goes_on, |_| ())), Ok(7));
+        // The machine is suspended for an hour.
+        let progress = CopyProgress::new(Duration::from_secs(30));
+        let is_suspended = async {
+            yield_now().await;
+            clock::simulate(Some(clock::now() + Duration::from_secs(3600)));
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            Ok(8)
+        };
+        assert_eq!(block_on(progress.unless_stalled(is_suspended, |_| ())), Ok(8));
         clock::simulate(None);
         host::simulate(None);
     }

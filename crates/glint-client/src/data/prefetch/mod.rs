@@ -64,7 +64,7 @@ pub(crate) struct PrefetchedFiles {
     guesses: AtomicU32,
     noted: Mutex<NotedNames>,
     directories: Mutex<DirectorySequence>,
-    scattered: Mutex<ScatteredReads>,
+    scattered: Arc<Mutex<ScatteredReads>>,
 }
 
 /// Directories in which names of files are noted, each once, with how many; the first is the one that
@@ -115,7 +115,7 @@ impl Default for PrefetchedFiles {
             guesses: AtomicU32::new(0),
             noted: Mutex::default(),
             directories: Mutex::default(),
-            scattered: Mutex::default(),
+            scattered: Arc::default(),
         }
     }
 }

@@ -7,6 +7,7 @@
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
 use crate::data::prefetch::plan::{ReadOrder, WINDOW_GUESSED, marker};
+use crate::data::prefetch::scattered::FilesOnTheirWay;
 use crate::data::prefetch::{NAMES_MAX, is_unread, small_size};
 use glint_net::{Transport, host};
 use glint_proto::Ino;
@@ -176,6 +177,7 @@ impl<T: Transport> Client<T> {
         // What a sequence asks for together has room beside them.
         let room = (prefetched.memory.left() as u64).saturating_sub(BYTES_MAX);
         let Some(wanted) = prefetched.scattered.lock().next(room) else { return };
+        let on_their_way = FilesOnTheirWay::new(&prefetched.scattered);
         let mut ahead = FilesAhead::of(wanted.files);
         ahead.bytes_max = wanted.bytes;
         for ino in wanted.directories {
@@ -193,12 +195,10 @@ impl<T: Transport> Client<T> {
         let sizes: Vec<(Ino, u64)> = ahead.files.iter().map(sized).collect();
         prefetched.scattered.lock().on_asked(&sizes);
         let client = self.me.get().and_then(Weak::upgrade);
-        let Some(client) = client.filter(|_| !sizes.is_empty()) else {
-            return prefetched.scattered.lock().on_come();
-        };
+        let Some(client) = client.filter(|_| !sizes.is_empty()) else { return };
         host::spawn(async move {
-            client.clone().prefetch(ahead.files).await;
-            client.data.prefetched.scattered.lock().on_come();
+            client.prefetch(ahead.files).await;
+            drop(on_their_way);
         });
     }
 

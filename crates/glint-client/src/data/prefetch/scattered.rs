@@ -12,7 +12,9 @@
 //! - It is asked for only where there is memory that nothing else that was fetched takes.
 
 use glint_proto::Ino;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Files that were read alone, less those that sequences have brought, from which on files are read
 /// in no order; and at most.
@@ -132,7 +134,7 @@ impl ScatteredReads {
     }
 
     /// What to ask for now, if there is memory for so many bytes. Until that was asked for, and has
-    /// [come](ScatteredReads::on_come), nothing else is.
+    /// come ([`FilesOnTheirWay`]), nothing else is.
     pub(crate) fn next(&mut self, room: u64) -> Option<FilesWanted> {
         if self.is_asking || !self.is_on() {
             return None;
@@ -177,7 +179,7 @@ impl ScatteredReads {
     }
 
     /// What was asked for has come.
-    pub(crate) fn on_come(&mut self) {
+    fn on_come(&mut self) {
         self.is_asking = false;
         self.rounds += 1;
     }
@@ -225,10 +227,28 @@ impl ScatteredReads {
     }
 }
 
+/// Files that were asked for. When this is dropped, they have come, or nobody waits for them any
+/// more.
+pub(super) struct FilesOnTheirWay(Arc<Mutex<ScatteredReads>>);
+
+impl FilesOnTheirWay {
+    /// Files that are about to be asked for because of these reads.
+    pub(super) fn new(of: &Arc<Mutex<ScatteredReads>>) -> FilesOnTheirWay {
+        FilesOnTheirWay(of.clone())
+    }
+}
+
+impl Drop for FilesOnTheirWay {
+    fn drop(&mut self) {
+        self.0.lock().on_come();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::future::pending;
 
     const SIZE: u64 = 16 << 10;
     /// Memory for what is fetched.
@@ -387,6 +407,24 @@ mod tests {
         scattered.on_come();
         scattered.on_read(Ino(1), Ino(2001), SIZE, false);
         assert_eq!((scattered.credit, scattered.doublings), (68 * SIZE, 0));
+    }
+
+    #[test]
+    fn others_are_asked_for_after_a_task_that_does_not_come_to_its_end() {
+        let scattered = Arc::new(Mutex::new(ScatteredReads::default()));
+        let next = || scattered.lock().next(ROOM);
+        for file in 0..64 {
+            scattered.lock().on_read(Ino(1), Ino(100 + file), SIZE, false);
+        }
+        assert!(next().is_some());
+        let on_their_way = FilesOnTheirWay::new(&scattered);
+        let task = async move {
+            pending::<()>().await;
+            drop(on_their_way);
+        };
+        assert_eq!(next(), None);
+        drop(task);
+        assert!(next().is_some());
     }
 
     #[test]
