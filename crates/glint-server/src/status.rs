@@ -240,6 +240,10 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     };
     let clients: Vec<Value> = server.mds().sessions().iter().map(client).collect();
     let awaited: Vec<Value> = server.mds().awaited().iter().map(client).collect();
+    let mut own = osts(server.osts(), 0, server.repairs(), server.warm_start());
+    for (row, domain) in std::iter::zip(&mut own, server.failure_domains()) {
+        row["failure_domain"] = json!(domain);
+    }
     let space = server.space();
     let totals = Totals::now();
     let rates = server.rates(&totals);
@@ -262,8 +266,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         },
         "ost_count": server.mds().osts(),
         "warm_start": warm_start_row(server.warm_start().tables(), "keys"),
-        "osts": osts(server.osts(), 0, server.repairs(), server.warm_start()),
-        "failure_domain": server.failure_domain(),
+        "osts": own,
         "osses": osses,
         "drained": server.mds().drained(),
         "rebalancing": server.is_balancing(),

@@ -107,6 +107,7 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     eventually("the others know what it lacks", || {
         list().contains("1 file without copies LOST DATA")
     });
+    assert!(list().contains("fails with ost1"), "each is a failure domain: {}", list());
     let info = || {
         let output = run(glint().args(["heal", "info", "--json", text(&mount)]));
         String::from_utf8_lossy(&output.stdout).into_owned()
