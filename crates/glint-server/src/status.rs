@@ -10,6 +10,7 @@ use glint_mds::{Seen, SessionInfo};
 use glint_ost::disk::Disk;
 use glint_ost::{Damage, OstSet, PassedBytes, ScrubReport};
 use glint_proto::chain::{Chain, Member, MemberState};
+use glint_proto::message::FilesToMove;
 use glint_proto::{ObjectId, SpaceInfo};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -204,6 +205,15 @@ pub(crate) fn heal(replication: &Replication) -> Value {
     })
 }
 
+/// Files that commands have still to move away from OSTs.
+fn moving(left: &[(u16, FilesToMove)]) -> Value {
+    let row = |(ost, left): &(u16, FilesToMove)| {
+        let FilesToMove { files, bytes } = left;
+        json!({ "ost": ost, "files": files, "bytes": bytes })
+    };
+    left.iter().map(row).collect()
+}
+
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
 pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let osses = server.other_servers();
@@ -269,6 +279,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         "osts": own,
         "osses": osses,
         "drained": server.mds().drained(),
+        "moving": moving(&server.moving()),
         "rebalancing": server.is_balancing(),
         "chains": chains(server),
         "pending": pending(server.replication(), server.here()),
