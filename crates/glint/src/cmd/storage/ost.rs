@@ -51,7 +51,9 @@ pub(crate) enum OstCommand {
 ///
 /// Copies of a file lie in different failure domains (`--failure-domain` of `glint oss` and `glint
 /// serve`). An OST that does not serve in a chain is away, or is given what it missed; nothing
-/// has to be done for that. One that is `emptied` was replaced: the others are told what it lacks. Administrators only.
+/// has to be done for that. One that is `emptied` was replaced: the others are told what it lacks.
+/// At the end of a line stands how far a drain, a rebalance, heal and a scrub of the OST are.
+/// Administrators only.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
