@@ -4,25 +4,29 @@
 use super::Move;
 use crate::cmd::storage::order::ask;
 use crate::target::Target;
+use glint_proto::limits::BALANCE_TURN_MS;
 use glint_proto::message::{DrainOst, DrainStep, FilesToMove};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often the server is told.
+/// How often the server is told, and how often at least: of many OSTs that takes a while, in which the
+/// results of moves wait.
 pub(super) const SAY: Duration = Duration::from_secs(2);
+const SAY_MAX: Duration = Duration::from_millis(BALANCE_TURN_MS / 3);
 
 /// Files that are left, by the OST that they are to leave; until it is dropped.
 pub(super) struct FilesLeft {
     target: Target,
     osts: BTreeMap<u16, FilesToMove>,
-    said: Instant,
+    /// When the server is told again.
+    next: Instant,
     /// Whether the server has heard what was said last.
     is_heard: bool,
 }
 
 impl FilesLeft {
     pub(super) fn new(target: Target) -> FilesLeft {
-        FilesLeft { target, osts: BTreeMap::new(), said: Instant::now(), is_heard: true }
+        FilesLeft { target, osts: BTreeMap::new(), next: Instant::now(), is_heard: true }
     }
 
     /// Begins anew with these files.
@@ -46,13 +50,14 @@ impl FilesLeft {
 
     /// Tells the server, if it is time to.
     pub(super) fn say_in_time(&mut self) {
-        if self.said.elapsed() >= SAY {
+        if Instant::now() >= self.next {
             self.say();
         }
     }
 
     /// Tells the server now. If it does not answer, it is told the next time.
     pub(super) fn say(&mut self) {
+        let begun = Instant::now();
         let said = |(ost, left): (&u16, &FilesToMove)| {
             ask(&self.target, &DrainOst { ost: *ost, step: DrainStep::Moves(*left) }).is_ok()
         };
@@ -60,7 +65,7 @@ impl FilesLeft {
         if self.is_heard {
             self.osts.retain(|_, left| left.files > 0);
         }
-        self.said = Instant::now();
+        self.next = Instant::now() + (begun.elapsed() * 4).clamp(SAY, SAY_MAX);
     }
 
     /// No files are left of any OST that the server was told of.
