@@ -52,6 +52,11 @@ pub(super) fn shown(row: &Value) -> String {
     }
     if row["heal"].is_object() {
         text += &format!(", {}", heal::lacking(&row["heal"]));
+        text += match (row["heal"]["paused"] == true, row["heal"]["gives_way"] == true) {
+            (true, _) => ", heal rests",
+            (false, true) => ", heal gives way to users",
+            (false, false) => "",
+        };
     }
     if let Some(done) = row["scrub"]["done"].as_f64() {
         text += &format!(", {:.0} % scrubbed", done * 100.0);
@@ -90,6 +95,10 @@ mod tests {
              2 s left, 25 % scrubbed"
         );
         assert_eq!(rows[1]["heal"]["seconds_left"], 2);
+        for (key, said) in [("gives_way", "heal gives way to users"), ("paused", "heal rests")] {
+            rows[1]["heal"][key] = json!(true);
+            assert!(shown(&rows[1]).contains(said), "{}", shown(&rows[1]));
+        }
         assert_eq!((&rows[0]["heal"], &rows[0]["moving"]), (&Value::Null, &Value::Null));
         assert_eq!(rows[2]["moving"], json!({ "files": 1, "bytes": 9 }));
     }
