@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Keys of the status that every client may see; of OSTs not their paths, of clients only itself.
+/// Keys of the status that every client may see; of OSTs not where they are, of clients only itself.
 const FOR_EVERYBODY: [&str; 12] = [
     "version",
     "role",
@@ -32,6 +32,7 @@ pub fn status_for_everybody(status: &str, own: Option<&str>) -> String {
     if let Some(osts) = status.get_mut("osts") {
         rows(osts, &|ost| {
             ost.remove("path");
+            ost.remove("failure_domain");
             if let Some(Value::Object(scrub)) = ost.get_mut("scrub") {
                 scrub.remove("damage");
             }

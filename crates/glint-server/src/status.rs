@@ -10,6 +10,7 @@ use glint_mds::{Seen, SessionInfo};
 use glint_ost::disk::Disk;
 use glint_ost::{Damage, OstSet, PassedBytes, ScrubReport};
 use glint_proto::chain::{Chain, Member, MemberState};
+use glint_proto::message::FilesToMove;
 use glint_proto::{ObjectId, SpaceInfo};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -204,6 +205,15 @@ pub(crate) fn heal(replication: &Replication) -> Value {
     })
 }
 
+/// Files that commands have still to move away from OSTs.
+fn moving(left: &[(u16, FilesToMove)]) -> Value {
+    let row = |(ost, left): &(u16, FilesToMove)| {
+        let FilesToMove { files, bytes } = left;
+        json!({ "ost": ost, "files": files, "bytes": bytes })
+    };
+    left.iter().map(row).collect()
+}
+
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
 pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let osses = server.other_servers();
@@ -240,6 +250,10 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     };
     let clients: Vec<Value> = server.mds().sessions().iter().map(client).collect();
     let awaited: Vec<Value> = server.mds().awaited().iter().map(client).collect();
+    let mut own = osts(server.osts(), 0, server.repairs(), server.warm_start());
+    for (row, domain) in std::iter::zip(&mut own, server.failure_domains()) {
+        row["failure_domain"] = json!(domain);
+    }
     let space = server.space();
     let totals = Totals::now();
     let rates = server.rates(&totals);
@@ -262,10 +276,10 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         },
         "ost_count": server.mds().osts(),
         "warm_start": warm_start_row(server.warm_start().tables(), "keys"),
-        "osts": osts(server.osts(), 0, server.repairs(), server.warm_start()),
-        "failure_domain": server.failure_domain(),
+        "osts": own,
         "osses": osses,
         "drained": server.mds().drained(),
+        "moving": moving(&server.moving()),
         "rebalancing": server.is_balancing(),
         "chains": chains(server),
         "pending": pending(server.replication(), server.here()),

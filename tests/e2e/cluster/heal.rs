@@ -107,6 +107,7 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     eventually("the others know what it lacks", || {
         list().contains("1 file without copies LOST DATA")
     });
+    assert!(list().contains("fails with ost1"), "each is a failure domain: {}", list());
     let info = || {
         let output = run(glint().args(["heal", "info", "--json", text(&mount)]));
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -116,6 +117,8 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     let lacking = rows.lines().map(row).find(|row| row["ost"] == 1).unwrap();
     let objects = lacking["objects"].as_u64().unwrap();
     assert!(lacking["paused"] == true && objects >= 40, "{lacking}");
+    assert!(list().contains(&format!(", lacks {objects} objects of ")), "{}", list());
+    assert!(list().contains(", heal rests"), "{}", list());
     let scraped = scrape(&metrics);
     for wanted in [
         format!("glint_heal_pending_objects{{ost=\"1\"}} {objects}"),

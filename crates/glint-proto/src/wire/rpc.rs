@@ -19,7 +19,9 @@ use crate::{
 pub use namespace::{
     EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery, ObjectUse, StoredFact,
 };
-pub use orders::{BalanceStep, BalanceTurn, DrainOst, DrainStep, GiveUp, GiveUpStep, OstOrder};
+pub use orders::{
+    BalanceStep, BalanceTurn, DrainOst, DrainStep, FilesToMove, GiveUp, GiveUpStep, OstOrder,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -77,25 +77,26 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Makes the chains that are missing over the OSTs that there are.
     pub(crate) async fn place_chains(&self) {
         let elsewhere = self.osses.placed();
-        // Alone, copies on different disks are what there can be.
-        let alone = elsewhere.is_empty();
-        let own = (0..self.osts.count()).map(|ost| Placed {
-            ost,
-            domain: match self.settings.failure_domain.as_str() {
-                "" if alone => format!("ost{ost}"),
-                _ => self.failure_domain().to_owned(),
-            },
-        });
+        let own = self.own_domains(elsewhere.is_empty());
+        let own = (0..).zip(own).map(|(ost, domain)| Placed { ost, domain });
         self.mds.place_chains(own.chain(elsewhere).collect()).await;
         self.adopt_rows();
     }
 
-    /// Label of all that the OSTs of this server fail together with, if there are others.
-    pub(crate) fn failure_domain(&self) -> &str {
-        match self.settings.failure_domain.as_str() {
-            "" => "mds",
-            said => said,
-        }
+    /// Failure domain of each OST of this server, which is `alone` if no other one has OSTs: then
+    /// copies on different disks are what there can be.
+    fn own_domains(&self, alone: bool) -> Vec<String> {
+        let domain = |ost: u16| match self.settings.failure_domain.as_str() {
+            "" if alone => format!("ost{ost}"),
+            "" => "mds".to_owned(),
+            said => said.to_owned(),
+        };
+        (0..self.osts.count()).map(domain).collect()
+    }
+
+    /// Failure domain of each OST of this server, as chains are laid out now.
+    pub(crate) fn failure_domains(&self) -> Vec<String> {
+        self.own_domains(self.osses.placed_count() == 0)
     }
 
     /// The server of these OSTs has started again.

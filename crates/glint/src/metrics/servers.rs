@@ -64,6 +64,8 @@ fn help(name: &str) -> &'static str {
         "ost_failed" => "1 if the OST has failed, for as long as its server runs.",
         "rebalancing" => "1 while a command moves files from fuller to emptier OSTs.",
         "ost_drained" => "1 if new files avoid the OST.",
+        "ost_files_to_move" => "Files that a drain or a rebalance has still to move off the OST.",
+        "ost_bytes_to_move" => "Bytes that move with these files.",
         "ost_given_up" => "1 if an administrator has given the OST up.",
         "ost_damaged_objects" => "Objects that the last scrub of the OST found damaged.",
         "ost_repaired_objects" => "Of the damaged objects, those of which a repair was begun.",
@@ -190,6 +192,11 @@ fn osts(status: &Value, gauges: &mut Gauges) {
         let silent = oss["silent_ms"].as_f64().map(|ms| ms / 1000.0);
         gauges.add("oss_silent_seconds", &format!("oss=\"{address}\""), &silent.into());
     }
+    for moving in rows(&status["moving"]) {
+        let labels = format!("ost=\"{}\"", moving["ost"]);
+        gauges.add("ost_files_to_move", &labels, &moving["files"]);
+        gauges.add("ost_bytes_to_move", &labels, &moving["bytes"]);
+    }
     for replaced in rows(&status["replaced"]) {
         let labels = format!("ost=\"{}\"", replaced["ost"]);
         gauges.add("ost_lost_files", &labels, &replaced["lost_files"]);
@@ -273,6 +280,7 @@ mod tests {
             }],
             "drained": [1],
             "rebalancing": true,
+            "moving": [{ "ost": 1, "files": 12, "bytes": 34 }],
             "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 3 }],
             "chains": {
                 "count": 12, "whole": 10,
@@ -319,6 +327,8 @@ mod tests {
             "glint_heal_paused 0",
             "glint_heal_gives_way 1",
             "glint_rebalancing 1",
+            "glint_ost_files_to_move{ost=\"1\"} 12",
+            "glint_ost_bytes_to_move{ost=\"1\"} 34",
             "glint_ost_full{ost=\"0\"} 0",
             "glint_ost_full{ost=\"1\",oss=\"a\\\"b:1\"} 1",
             "glint_ost_failed{ost=\"1\",oss=\"a\\\"b:1\"} 0",
@@ -341,6 +351,7 @@ mod tests {
     fn each_gauge_has_a_type_once_and_help_of_its_own() {
         let status = json!({
             "osts": [{ "index": 3, "total_bytes": 1 }, { "index": 4, "total_bytes": 2 }],
+            "moving": [{ "ost": 3, "files": 1, "bytes": 2 }],
             "heal": { "paused": true, "gives_way": false, "rates": [] },
         });
         let text = text(&status);

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
 use support::load::Load;
 use support::*;
 
@@ -48,6 +50,18 @@ fn ost(words: &[&str], dir: &Path) -> Output {
     run(glint().arg("ost").args(words).arg(dir))
 }
 
+/// What `glint ost list` says of the OST.
+fn row(dir: &Path) -> Value {
+    let listed = ost(&["list", "--json"], dir).stdout;
+    let parsed = |line: &str| -> Value { serde_json::from_str(line).unwrap() };
+    let mut rows = std::str::from_utf8(&listed).unwrap().lines().map(parsed);
+    rows.find(|row| row["ost"] == 3).unwrap()
+}
+
+fn signal(process: &Child, signal: &str) {
+    run(Command::new("kill").args([signal, &process.id().to_string()]));
+}
+
 fn listed(dir: &Path) -> usize {
     String::from_utf8_lossy(&ost(&["files", "3", "--json"], dir).stdout).lines().count()
 }
@@ -56,13 +70,14 @@ fn listed(dir: &Path) -> usize {
 fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     let world = World::new();
     let (port, ports) = (free_port(), [free_port(), free_port(), free_port()]);
-    let server = world.serve(port, &["--lease", "6"]);
+    let metrics = address(free_port());
+    let server = world.serve(port, &["--lease", "6", "--metrics", &metrics]);
     let [first, second, third] =
         [1, 2, 3].map(|n| world.oss(n, ports[usize::from(n) - 1], port, &[]));
     let (a, dir) = world.mount(port, "a", &[]);
     let (b, other) = world.mount(port, "b", &[]);
     let files = make(&dir);
-    run(std::process::Command::new("sync").arg("-f").arg(&dir));
+    run(Command::new("sync").arg("-f").arg(&dir));
     let before = listed(&dir);
     assert!(before > FILES / 2, "{before} files are on it");
 
@@ -74,12 +89,30 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     assert!(said.contains("OST 3 has"), "{said}");
 
     let load = Load::start([&dir, &other]);
-    let said = String::from_utf8(ost(&["drain", "3"], &dir).stdout).unwrap();
-    assert!(said.contains("run `glint ost remove 3`, and stop its server when"), "{said}");
+    let mut moving = glint();
+    moving.args(["ost", "drain", "3", "--json"]).arg(&dir).stdout(Stdio::piped());
+    let mut moving = moving.spawn().unwrap();
+    let mut lines = BufReader::new(moving.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("path"));
+    // Others see how far it is.
+    signal(&moving, "-STOP");
+    let seen = row(&other);
+    let left = |what: &str| seen["moving"][what].as_u64().unwrap_or(0);
+    assert!(left("files") > 0 && left("bytes") > 0, "{seen}");
+    let list = String::from_utf8(ost(&["list"], &other).stdout).unwrap();
+    let shown = |line: &str| line.starts_with("ost 3") && line.contains(", draining: ");
+    assert!(list.lines().any(shown), "{list}");
+    let scraped = scrape(&metrics);
+    assert!(scraped.contains("\nglint_ost_files_to_move{ost=\"3\"} "), "{scraped}");
+    signal(&moving, "-CONT");
+    let last = lines.last().unwrap();
+    assert!(moving.wait().unwrap().success(), "{last}");
     load.end(10);
     // Files that clients made by themselves before they heard of it.
-    ost(&["drain", "3"], &dir);
+    let said = String::from_utf8(ost(&["drain", "3"], &dir).stdout).unwrap();
+    assert!(said.contains("run `glint ost remove 3`, and stop its server when"), "{said}");
     assert_eq!(listed(&other), 0);
+    assert!(row(&other)["moving"].is_null(), "nothing is under way");
     must_be(&files);
     let list = String::from_utf8(ost(&["list"], &dir).stdout).unwrap();
     assert!(
@@ -93,7 +126,7 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
         fs::write(dir.join(format!("copies/new{n}")), &content).unwrap();
     }
     fs::write(dir.join("file0"), &content).unwrap();
-    run(std::process::Command::new("sync").arg("-f").arg(&dir));
+    run(Command::new("sync").arg("-f").arg(&dir));
     assert_eq!(listed(&dir), 0);
     let data = world.oss_data(3);
     eventually("it has no objects", || objects(&data).0 == 0);

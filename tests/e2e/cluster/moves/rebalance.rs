@@ -116,8 +116,13 @@ fn files_move_to_an_ost_that_has_joined_until_all_are_as_full() {
     let mut moving = rebalance(&dir).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(moving.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.next().unwrap().contains("path"));
+    run(Command::new("kill").args(["-STOP", &moving.id().to_string()]));
     let said = refused(&mut rebalance(&other));
     assert!(said.contains("another `glint ost rebalance` moves files"), "{said}");
+    let said = run(glint().args(["ost", "list"]).arg(&other)).stdout;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.lines().any(|line| line.contains(", rebalancing: ")), "others see it: {said}");
+    run(Command::new("kill").args(["-CONT", &moving.id().to_string()]));
     let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
     assert!(moving.wait().unwrap().success(), "{last}");
     assert!(last["balanced"] == true && last["moved"].as_u64().unwrap() > 10, "{last}");

@@ -1,6 +1,8 @@
 //! Requests to the MDS, and its answers.
 
 use super::*;
+use crate::Placement;
+use crate::deferred::Deferred;
 
 #[test]
 fn requests_to_the_mds() {
@@ -171,5 +173,21 @@ fn answers_of_the_mds() {
          Inodes 0a0102030104010205010607
          Batched 0b0101020a
          Scanned 0c02000000010a0101020604",
+    );
+}
+
+#[test]
+fn a_change_that_a_client_made_by_itself() {
+    let change = Deferred {
+        uid: 1,
+        gid: 2,
+        time: TIME,
+        made: Some((Ino(3), Placement { first: 4, osts: 5 })),
+        request: MdsRequest::Unlink { parent: Ino(6), name: b"n" },
+    };
+    must_be(
+        &[change],
+        "
+         Deferred 01020604010304050606016e",
     );
 }

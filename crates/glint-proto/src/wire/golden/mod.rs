@@ -7,7 +7,6 @@ use crate::capability::{Access, Capability};
 use crate::chain::{
     Chain, ChainId, ChainPolicy, ChainTargets, ChainVersion, Member, MemberEvent, MemberState,
 };
-use crate::deferred::Deferred;
 use crate::frame::Header;
 use crate::lock::{
     Bits, DataLock, Grant, PosixLock, PosixLockHow, PosixLockMode, Range, Recall, Return,
@@ -18,8 +17,8 @@ use crate::oss::{
 };
 use crate::posix::ScanFilter;
 use crate::{
-    Attr, ClientId, Cred, Errno, FileType, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim,
-    SetAttr, SetTime, Timestamp,
+    Attr, ClientId, Cred, Errno, FileType, Ino, Layout, ObjectId, Op, Owner, Reclaim, SetAttr,
+    SetTime, Timestamp,
 };
 use serde::Serialize;
 use std::fmt::Debug;
@@ -187,6 +186,10 @@ fn requests_and_replies_of_a_connection() {
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Begin }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::End }),
         Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Files(Ino(1)) }),
+        Request::DrainOst(DrainOst {
+            ost: 3,
+            step: DrainStep::Moves(FilesToMove { files: 1, bytes: 2 }),
+        }),
         Request::ReadObjects(vec![ObjectRead {
             to: 1.into(),
             object: OBJECT,
@@ -228,6 +231,7 @@ fn requests_and_replies_of_a_connection() {
          DrainOst 140300
          DrainOst 140301
          DrainOst 14030201
+         DrainOst 1403030102
          ReadObjects 150101000708020300
          BalanceTurn 160302
          Check 170001
@@ -468,22 +472,6 @@ fn what_servers_of_osts_and_the_mds_say() {
          Chain 0202010302010002030202010201
          Layout 03011402030401
          Objects 04010708010708");
-}
-
-#[test]
-fn a_change_that_a_client_made_by_itself() {
-    let change = Deferred {
-        uid: 1,
-        gid: 2,
-        time: TIME,
-        made: Some((Ino(3), Placement { first: 4, osts: 5 })),
-        request: MdsRequest::Unlink { parent: Ino(6), name: b"n" },
-    };
-    must_be(
-        &[change],
-        "
-         Deferred 01020604010304050606016e",
-    );
 }
 
 #[test]

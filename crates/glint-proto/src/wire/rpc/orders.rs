@@ -100,6 +100,18 @@ pub enum DrainStep {
     End,
     /// A page of the files that have a stripe there, from this inode on.
     Files(Ino),
+    /// A command moves files away, and has so many left. It says so again and again, and without
+    /// files when it has ended. One that rebalances says it, too, of the files that it has chosen.
+    Moves(FilesToMove),
+}
+
+/// Files that a command has still to move away from an OST.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct FilesToMove {
+    /// How many these are.
+    pub files: u64,
+    /// How much data moves with them.
+    pub bytes: u64,
 }
 
 impl DrainOst {
@@ -110,6 +122,10 @@ impl DrainOst {
             ["drain", ost, "begin"] => (ost, DrainStep::Begin),
             ["drain", ost, "end"] => (ost, DrainStep::End),
             ["drain", ost, "files", from] => (ost, DrainStep::Files(Ino(from.parse().ok()?))),
+            ["drain", ost, "moves", files, bytes] => {
+                let (files, bytes) = (files.parse().ok()?, bytes.parse().ok()?);
+                (ost, DrainStep::Moves(FilesToMove { files, bytes }))
+            }
             _ => return None,
         };
         Some(DrainOst { ost: ost.parse().ok()?, step })
@@ -123,6 +139,9 @@ impl fmt::Display for DrainOst {
             DrainStep::Begin => write!(f, "drain {ost} begin"),
             DrainStep::End => write!(f, "drain {ost} end"),
             DrainStep::Files(from) => write!(f, "drain {ost} files {}", from.0),
+            DrainStep::Moves(FilesToMove { files, bytes }) => {
+                write!(f, "drain {ost} moves {files} {bytes}")
+            }
         }
     }
 }
@@ -180,13 +199,17 @@ mod tests {
 
     #[test]
     fn words_of_a_drain_are_the_request_that_they_were_made_of() {
-        for step in [DrainStep::Begin, DrainStep::End, DrainStep::Files(Ino(u64::MAX))] {
+        let moves = DrainStep::Moves(FilesToMove { files: 1, bytes: u64::MAX });
+        for step in [DrainStep::Begin, DrainStep::End, DrainStep::Files(Ino(u64::MAX)), moves] {
             let request = DrainOst { ost: 3, step };
             assert_eq!(DrainOst::parse(&request.to_string()), Some(request));
             assert!(request.to_string().len() < 64);
         }
         let others = ["drain", "drain 1", "drain 70000 end", "drain 1 files", "drain 1 files x"];
-        assert!(others.iter().all(|words| DrainOst::parse(words).is_none()));
+        let others = others.into_iter().chain(["drain 1 moves 2", "drain 1 moves 2 x"]);
+        for words in others {
+            assert_eq!(DrainOst::parse(words), None, "{words}");
+        }
     }
 
     #[test]

@@ -158,7 +158,8 @@ pub(crate) fn drain(DrainArgs { args, at_once }: &DrainArgs) -> CommandResult {
             bytes: file.size,
             name: file.name(),
             words: words.clone(),
-            way: None,
+            from: ost,
+            to: None,
         };
         let moves: Vec<Move> = found.into_iter().map(to_move).collect();
         let before = mover.moved.files;

@@ -1,11 +1,14 @@
 //! Files that move to other OSTs while they are used, several at once. The process behind a mount
 //! moves each, when the attribute `glint.restripe` of it is set.
 
+mod files_left;
+
 use super::file_handle::ByNumber;
 use super::restripe::move_data;
 use crate::live;
 use crate::signals::Stop;
 use crate::target::Target;
+use files_left::{FilesLeft, SAY};
 use glint_server::human_bytes;
 use serde_json::json;
 use std::error::Error;
@@ -14,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const REDRAW: Duration = Duration::from_millis(200);
@@ -39,8 +42,10 @@ pub(super) struct Move {
     pub(super) name: String,
     /// Values of the attribute: the next one where there is no place as the one before says.
     pub(super) words: Vec<String>,
-    /// From which OST to which one, where that is known.
-    pub(super) way: Option<(u16, u16)>,
+    /// The OST that it leaves.
+    pub(super) from: u16,
+    /// The one that it goes to, where that is known.
+    pub(super) to: Option<u16>,
 }
 
 /// What was moved.
@@ -57,6 +62,7 @@ pub(super) struct Mover<'a> {
     at_once: usize,
     json: bool,
     begun: Instant,
+    files_left: FilesLeft,
     pub(super) moved: Moved,
 }
 
@@ -82,6 +88,7 @@ impl<'a> Mover<'a> {
             at_once: usize::from(*jobs),
             json,
             begun: Instant::now(),
+            files_left: FilesLeft::new(target.clone()),
             moved: Moved::default(),
         })
     }
@@ -90,7 +97,8 @@ impl<'a> Mover<'a> {
     pub(super) fn pass<'m>(&mut self, moves: &'m [Move]) -> Vec<(&'m Move, String)> {
         let is_shown = !self.json && std::io::stderr().is_terminal();
         let mut shown = Instant::now();
-        let mut left = Vec::new();
+        let (mut left, mut ended) = (Vec::new(), 0);
+        self.files_left.begin(moves);
         let (by_number, stop, next) = (&self.by_number, self.stop, &AtomicUsize::new(0));
         let (done, results) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -107,7 +115,14 @@ impl<'a> Mover<'a> {
                 });
             }
             drop(done);
-            for (n, (one, result)) in results.iter().enumerate() {
+            loop {
+                self.files_left.say_in_time();
+                let (one, result) = match results.recv_timeout(SAY) {
+                    Ok(moved) => moved,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                };
+                ended += 1;
                 if self.json {
                     crate::say!("{}", row(one, &result));
                 }
@@ -115,18 +130,20 @@ impl<'a> Mover<'a> {
                     Ok(()) => {
                         self.moved.files += 1;
                         self.moved.bytes += one.bytes;
+                        self.files_left.on_moved(one);
                     }
                     Err(error) => left.push((one, error)),
                 }
                 if is_shown && shown.elapsed() >= REDRAW {
                     shown = Instant::now();
-                    live::show(&progress(&self.moved, moves.len() - n - 1, self.begun.elapsed()));
+                    live::show(&progress(&self.moved, moves.len() - ended, self.begun.elapsed()));
                 }
             }
         });
         if is_shown {
             live::show("\r\x1b[J");
         }
+        self.files_left.say();
         left
     }
 }
@@ -151,8 +168,8 @@ fn move_one(by_number: &ByNumber, file: &Move, stop: &Stop) -> Result<(), String
 fn row(file: &Move, result: &Result<(), String>) -> serde_json::Value {
     let (error, is_moved) = (result.as_ref().err(), result.is_ok());
     let mut row = json!({ "ino": file.ino, "path": file.name, "moved": is_moved, "error": error });
-    if let Some((from, to)) = file.way {
-        row["from"] = json!(from);
+    if let Some(to) = file.to {
+        row["from"] = json!(file.from);
         row["to"] = json!(to);
         row["bytes"] = json!(file.bytes);
     }

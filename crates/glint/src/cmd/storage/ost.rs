@@ -51,7 +51,9 @@ pub(crate) enum OstCommand {
 ///
 /// Copies of a file lie in different failure domains (`--failure-domain` of `glint oss` and `glint
 /// serve`). An OST that does not serve in a chain is away, or is given what it missed; nothing
-/// has to be done for that. One that is `emptied` was replaced: the others are told what it lacks. Administrators only.
+/// has to be done for that. One that is `emptied` was replaced: the others are told what it lacks.
+/// At the end of a line stands how far a drain, a rebalance, heal and a scrub of the OST are.
+/// Administrators only.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
@@ -180,7 +182,7 @@ pub(super) fn rows(status: &Value) -> Vec<Value> {
     };
     let own = status["osts"].as_array().into_iter().flatten().filter_map(|ost| {
         let index = ost["index"].as_u64()?;
-        Some(row((index, ost), &json!("mds"), &status["failure_domain"], 0, false))
+        Some(row((index, ost), &json!("mds"), &ost["failure_domain"], 0, false))
     });
     let others = status["osses"].as_array().into_iter().flatten().flat_map(|oss| {
         let first = oss["first_ost"].as_u64().unwrap_or(0);
@@ -251,8 +253,9 @@ mod tests {
     #[test]
     fn each_ost_is_shown_with_what_it_misses() {
         let status = json!({
-            "failure_domain": "mds",
-            "osts": [{ "index": 0, "total_bytes": 2048, "available_bytes": 512 }],
+            "osts": [
+                { "index": 0, "total_bytes": 2048, "available_bytes": 512, "failure_domain": "ost0" },
+            ],
             "osses": [{
                 "address": "b:1", "first_ost": 1, "osts": 2, "silent_ms": 4500,
                 "failure_domain": "rack7",
@@ -271,8 +274,8 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "ost 0    at mds, 512 B of 2.0 KiB free, fails with mds, 3 files without copies LOST DATA when it was \
-                 replaced",
+                "ost 0    at mds, 512 B of 2.0 KiB free, fails with ost0, 3 files without copies LOST \
+                 DATA when it was replaced",
                 "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chain",
                 "ost 2    at b:1, 8 B of 999 B free, fails with rack7, NOT HEARD OF for 4 s, FULL, FAILED, offline in 2 chains",
                 "ost 3    at c:1, fails with c:1, GIVEN UP",

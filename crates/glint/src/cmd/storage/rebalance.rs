@@ -178,14 +178,13 @@ fn until_known(
 /// Says what would move.
 fn preview(args: &Args, disks: &Disks, moves: &[Move]) {
     let bytes: u64 = moves.iter().map(|file| file.bytes).sum();
-    for Move { ino, name, bytes, way, .. } in moves {
-        let (from, to) = way.map_or((None, None), |(from, to)| (Some(from), Some(to)));
-        match (args.json, way) {
+    for Move { ino, name, bytes, from, to, .. } in moves {
+        match (args.json, to) {
             (true, _) => crate::say!(
                 "{}",
                 json!({ "ino": ino, "path": name, "bytes": bytes, "from": from, "to": to })
             ),
-            (false, Some((from, to))) => {
+            (false, Some(to)) => {
                 crate::say!("{name}: {} from OST {from} to OST {to}", human_bytes(*bytes));
             }
             (false, None) => crate::say!("{name}: {}", human_bytes(*bytes)),

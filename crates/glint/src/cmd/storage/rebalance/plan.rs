@@ -191,7 +191,8 @@ impl Planner {
                 bytes,
                 name: file.name(),
                 words,
-                way: Some((from, to)),
+                from,
+                to: Some(to),
             });
         }
     }
