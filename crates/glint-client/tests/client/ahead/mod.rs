@@ -3,4 +3,5 @@
 mod pages;
 mod prefetch;
 mod read_around;
+mod regions;
 mod walks;
