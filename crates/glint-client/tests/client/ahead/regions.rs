@@ -62,7 +62,7 @@ fn what_is_read_in_order_comes_in_requests_of_four_mib() {
 #[test]
 fn many_readers_in_turns_share_requests_of_four_mib() {
     for (transfer, most) in [(MIB, 17), (ODD, 26)] {
-        with_client(async |fake, client| {
+        with_client(async move |fake, client| {
             let files = open(&fake, &client, 8).await;
             for call in 0..TREE.bytes / transfer {
                 let file = files[call as usize % 8];
