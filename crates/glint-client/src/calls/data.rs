@@ -13,8 +13,8 @@ use glint_proto::lock::Range;
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
 use glint_telemetry::Counter;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 impl<T: Transport> Client<T> {
     /// Everything of an inode to stable storage.
@@ -124,11 +124,11 @@ impl<T: Transport> Client<T> {
         if !regions.here.is_empty() {
             plan.here = regions.here;
         }
-        for block in regions.fetch.into_iter().chain(plan.fetch) {
-            match self.me.get().and_then(Weak::upgrade) {
-                Some(client) => host::spawn(client.fetch_ahead(file.clone(), block)),
-                None => block.fill(None),
-            }
+        for block in regions.fetch {
+            self.begin_to_fetch(file, vec![block]);
+        }
+        if !plan.fetch.is_empty() {
+            self.begin_to_fetch(file, plan.fetch);
         }
         if is_scattered
             && pages
@@ -182,7 +182,7 @@ impl<T: Transport> Client<T> {
         Ok(size)
     }
 
-    async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
+    pub(crate) async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
         let block = BlockOnItsWay(block);
         let block = &block.0;
         let mut data = block.room();

@@ -29,8 +29,8 @@ const SEQUENCE_READS: u64 = 8;
 const RAMP: u64 = 4;
 /// Smallest file with regions.
 const FILE_MIN: u64 = REGION / 4;
-/// Regions that are remembered: 1 GiB of a file.
-const REGIONS_MAX: usize = 256;
+/// Regions that are remembered: 512 MiB of a file.
+const REGIONS_MAX: usize = 128;
 /// Blocks of a file that nobody has read all of yet: some memory stays for other files.
 const BLOCKS_MAX: usize = 24;
 /// How often what a sequence takes may double.

@@ -77,6 +77,27 @@ fn many_readers_in_turns_share_requests_of_four_mib() {
     }
 }
 
+/// One reader of many, each on its own client, that read in turns.
+#[test]
+fn reads_at_equal_distances_come_together() {
+    for (transfer, most) in [(ODD, 16), (MIB, 6)] {
+        with_client(async move |fake, client| {
+            let files = open(&fake, &client, 1).await;
+            fake.0.lock().slow = Duration::from_millis(5);
+            let mut reads = 0;
+            for at in (0..TREE.bytes).step_by(8 * transfer as usize) {
+                let byte = read(&client, files[0], at, transfer).await;
+                assert_eq!(byte, Tree::file(0, 0).0 as u8);
+                reads += 1;
+            }
+            let together = fake.0.lock().together.clone();
+            let alone = requests(&fake).len() - together.iter().sum::<usize>();
+            let count = together.len() + alone;
+            assert!(count <= most, "{count} requests for {reads} reads, {together:?}");
+        });
+    }
+}
+
 #[test]
 fn a_request_that_fails_is_no_error_of_who_has_not_asked_for_it() {
     with_client(async |fake, client| {
