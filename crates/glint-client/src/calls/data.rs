@@ -3,7 +3,7 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::read_ahead::{AHEAD_LATE, BlockAhead, BlockOnItsWay, is_slow};
+use crate::data::read_ahead::{AHEAD_LATE, BlockAhead, BlockOnItsWay, Plan, Regions, is_slow};
 use crate::vfs::{Caller, Handle, WriteHow, Writer};
 use futures_util::future::{Either, select};
 use glint_lock::held::Use;
@@ -13,8 +13,8 @@ use glint_proto::lock::Range;
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
 use glint_telemetry::Counter;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 impl<T: Transport> Client<T> {
     /// Everything of an inode to stable storage.
@@ -115,16 +115,28 @@ impl<T: Transport> Client<T> {
         let read = offset..offset + buffer.len() as u64;
         let layout = self.layout_of_open(file);
         let spread = layout.stripe_bytes() * u64::from(layout.stripe_count);
-        let (plan, is_scattered) = {
+        let window = file.ahead.lock().window();
+        let memory = &self.data.ahead_memory;
+        let (regions, is_in_sequence) = {
+            let mut state = inode.lock();
+            match Regions::are_in(size) && state.rare.data.stamp() == stamp {
+                true => state.rare.make().data.regions().plan(&read, size, window, stamp, memory),
+                false => (Plan::default(), false),
+            }
+        };
+        let (mut plan, is_scattered) = {
             let mut ahead = file.ahead.lock();
-            let plan = ahead.plan(read.clone(), size, spread, stamp, &self.data.ahead_memory);
+            let plan = ahead.plan(read.clone(), size, spread, stamp, is_in_sequence, memory);
             (plan, ahead.is_scattered(&read))
         };
-        for block in plan.fetch {
-            match self.me.get().and_then(Weak::upgrade) {
-                Some(client) => host::spawn(client.fetch_ahead(file.clone(), block)),
-                None => block.fill(None),
-            }
+        if !regions.here.is_empty() {
+            plan.here = regions.here;
+        }
+        for block in regions.fetch {
+            self.begin_to_fetch(file, vec![block]);
+        }
+        if !plan.fetch.is_empty() {
+            self.begin_to_fetch(file, plan.fetch);
         }
         if is_scattered
             && pages
@@ -178,10 +190,10 @@ impl<T: Transport> Client<T> {
         Ok(size)
     }
 
-    async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
+    pub(crate) async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
         let block = BlockOnItsWay(block);
         let block = &block.0;
-        let mut data = vec![0; block.len as usize];
+        let mut data = block.room();
         let result = self.read_file(&file, block.offset, &mut data).await;
         block.fill(result.ok().map(|len| {
             data.truncate(len);

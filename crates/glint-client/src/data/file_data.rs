@@ -10,7 +10,7 @@
 
 use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
 use crate::data::extents::Due;
-use crate::data::read_ahead::{BlockAhead, ReadAround};
+use crate::data::read_ahead::{BlockAhead, ReadAround, Regions};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{Errno, FsResult, Layout, ObjectAttr, Timestamp};
 use std::collections::HashMap;
@@ -44,6 +44,8 @@ pub(crate) struct FileData {
     stored: bool,
     /// Small reads of it anywhere, while it is open.
     around: Option<Box<ReadAround>>,
+    /// Which of its regions were read, while it is open.
+    regions: Option<Box<Regions>>,
     loss: Option<Loss>,
 }
 
@@ -68,6 +70,7 @@ impl Default for FileData {
             prefetched: None,
             stored: false,
             around: None,
+            regions: None,
             loss: None,
         }
     }
@@ -206,9 +209,14 @@ impl FileData {
         }
     }
 
-    /// Forgets all of them, and whether they paid.
+    /// Regions of the file that were read.
+    pub(crate) fn regions(&mut self) -> &mut Regions {
+        self.regions.get_or_insert_default()
+    }
+
+    /// Forgets what was read of the file, and what was fetched because of that.
     pub(crate) fn forget_around(&mut self) {
-        self.around = None;
+        (self.around, self.regions) = (None, None);
     }
 
     /// Notes that the kernel may get pages.

@@ -1,24 +1,31 @@
 //! Read-ahead of an open file: what a program is likely to read next, and what of it is here
 //! already. No I/O.
 //!
-//! The kernel reads ahead in what is read from one end to the other, two requests deep. Here
-//! that becomes as deep as it takes for a program not to wait – where OSTs are many, far or
-//! slow – and reads at equal distances (strides) are foreseen, which the kernel does not do.
-//! Where reads are fast ([`is_slow`]) nothing is read ahead: it would cost a copy more.
+//! The kernel reads ahead in what is read from one end to the other, two requests of 1 MiB deep. Here
+//! that becomes whole requests ([`Regions`]), as deep as it takes for a program not to wait – where
+//! OSTs are many, far or slow – and reads of an open file at equal distances (strides) are foreseen,
+//! which the kernel does not do. Where reads are fast ([`is_slow`]) strides are not read ahead, and
+//! sequences no further than to the next region: it costs a copy more.
 //!
 //! Invariant: what was read ahead is used only while the stamp is what it was before it was
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
 mod around;
 mod beside_lock;
+mod block;
 mod memory;
+mod page_bits;
+mod region;
+mod regions;
 mod small_reads;
 mod storing;
+mod together;
 
 pub(crate) use around::ReadAround;
-use glint_telemetry::Counter;
-use glint_wait::Monitor;
+pub(crate) use block::{BlockAhead, BlockOnItsWay};
+use glint_proto::limits::OBJECT_READS_MAX;
 pub(crate) use memory::ReadAheadMemory;
+pub(crate) use regions::Regions;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,20 +34,23 @@ pub(crate) use storing::StoreLock;
 /// Time that any read may take, and time for each byte on top of that: 500 MB/s.
 const PATIENCE: Duration = Duration::from_micros(300);
 const BYTE: Duration = Duration::from_nanos(2);
-/// Bytes that one request reads ahead at most.
+/// Bytes that one request reads ahead of strides at most.
 const BLOCK: u64 = 1 << 20;
 /// How far is read ahead when it first pays.
 const WINDOW_MIN: u64 = 4 * BLOCK;
 /// Bytes read ahead at most, for a file on one OST, and on many.
 const WINDOW_MAX: Range<u64> = 8 * BLOCK..BLOCKS * BLOCK;
-/// Reads that are foreseen at once.
 const BLOCKS: u64 = 16;
-/// How much must be read in order to be taken as a sequence.
+/// Reads at equal distances that are foreseen at once: as many as one request has.
+const STRIDES: u64 = OBJECT_READS_MAX as u64;
+/// How much must be read in order for requests to come late.
 const SEQUENCE: u64 = 2 * BLOCK;
 /// Requests of one sequence may come so late.
 const SLACK: u64 = 4 * BLOCK;
 /// How often a distance must come again.
 const REPEATS: u64 = 2;
+/// So many times as many reads are foreseen as were foreseen right, where distances are equal.
+const RAMP: u64 = 4;
 /// Unit in which the kernel asks.
 const PAGE: u64 = 4096;
 /// Most bytes of a read that are few.
@@ -52,100 +62,6 @@ pub(crate) const AHEAD_LATE: Duration = Duration::from_secs(2);
 /// Whether a read has taken so long that it is worth to foresee the next one.
 pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
     took > PATIENCE + BYTE * bytes as u32
-}
-
-enum Content {
-    Coming,
-    Here(Arc<Vec<u8>>),
-    Failed,
-}
-
-/// Data that is read ahead.
-pub(crate) struct BlockAhead {
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    content: Monitor<Content>,
-    memory: ReadAheadMemory,
-}
-
-impl Drop for BlockAhead {
-    fn drop(&mut self) {
-        self.memory.give(self.len as usize);
-    }
-}
-
-impl BlockAhead {
-    /// A block that is about to come, if there is memory for it.
-    pub(crate) fn coming(
-        offset: u64,
-        len: u64,
-        memory: &ReadAheadMemory,
-    ) -> Option<Arc<BlockAhead>> {
-        let content = Monitor::new(Content::Coming);
-        let block = |()| Arc::new(BlockAhead { offset, len, content, memory: memory.clone() });
-        memory.take(len as usize).then_some(()).map(block)
-    }
-
-    fn end(&self) -> u64 {
-        self.offset + self.len
-    }
-
-    /// Whoever waits for it reads by itself, unless it is here.
-    pub(crate) fn give_up(&self) {
-        self.content.change(|content| {
-            if matches!(content, Content::Coming) {
-                *content = Content::Failed;
-            }
-        });
-    }
-
-    /// Ends the wait for this block, with its data or without.
-    pub(crate) fn fill(&self, data: Option<Vec<u8>>) {
-        let content = match data {
-            Some(data) => Content::Here(Arc::new(data)),
-            None => Content::Failed,
-        };
-        self.content.change(|before| *before = content);
-    }
-
-    /// Whether it does not come.
-    pub(crate) fn has_failed(&self) -> bool {
-        matches!(*self.content.lock(), Content::Failed)
-    }
-
-    /// All of its data, if that is here.
-    pub(crate) fn whole(&self) -> Option<Arc<Vec<u8>>> {
-        match &*self.content.lock() {
-            Content::Here(data) if data.len() as u64 == self.len => Some(data.clone()),
-            _ => None,
-        }
-    }
-
-    /// Copies what it has from `offset` on, once it is here. Returns how much; `None` if it
-    /// did not come.
-    pub(crate) async fn copy(&self, offset: u64, room: &mut [u8]) -> Option<usize> {
-        let mut look = |content: &mut Content| match content {
-            Content::Coming => None,
-            Content::Here(data) => {
-                let data = data.get((offset - self.offset) as usize..).unwrap_or_default();
-                let len = data.len().min(room.len());
-                room[..len].copy_from_slice(&data[..len]);
-                glint_telemetry::count(Counter::BytesCopied, len as u64);
-                Some(Some(len))
-            }
-            Content::Failed => Some(None),
-        };
-        self.content.until(&mut look).await
-    }
-}
-
-/// The task that reads a block: if it is dropped, nobody waits for that.
-pub(crate) struct BlockOnItsWay(pub(crate) Arc<BlockAhead>);
-
-impl Drop for BlockOnItsWay {
-    fn drop(&mut self) {
-        self.0.give_up();
-    }
 }
 
 /// Reads of an open file, and what is read ahead of them.
@@ -212,6 +128,11 @@ impl ReadAhead {
         is_small && self.run == *read && self.repeats == 0 && read.start > 0
     }
 
+    /// How far to read ahead at least; 0 where it does not pay.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
     /// Whether nothing was read so far.
     pub(crate) fn is_unused(&self) -> bool {
         self.run.is_empty()
@@ -231,13 +152,15 @@ impl ReadAhead {
         self.follow(read);
     }
 
-    /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all.
+    /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all. Strides are
+    /// foreseen unless the read is part of a sequence.
     pub(crate) fn plan(
         &mut self,
         read: Range<u64>,
         size: u64,
         spread: u64,
         stamp: u64,
+        is_in_sequence: bool,
         memory: &ReadAheadMemory,
     ) -> Plan {
         if self.stamp != stamp {
@@ -248,15 +171,44 @@ impl ReadAhead {
         self.window = self.window.min((2 * spread).clamp(WINDOW_MAX.start, WINDOW_MAX.end));
         let read = read.start..read.end.min(size);
         let here = self.find(&read);
-        let mut fetch = Vec::new();
-        for ahead in self.foreseen() {
-            self.fetch(ahead.start..ahead.end.min(size), memory, &mut fetch);
-        }
+        let fetch = match is_in_sequence {
+            true => Vec::new(),
+            false => self.fetch_foreseen(size, memory),
+        };
         // Blocks that were read are not read again.
         self.blocks.retain(|block| block.offset < read.start || block.end() > read.end);
-        let too_many = self.blocks.len().saturating_sub(2 * BLOCKS as usize);
-        self.blocks.drain(..too_many);
+        self.drop_oldest();
         Plan { here, fetch }
+    }
+
+    /// Adds blocks for what is foreseen, once half of it is not on its way: they travel together.
+    fn fetch_foreseen(&mut self, size: u64, memory: &ReadAheadMemory) -> Vec<Arc<BlockAhead>> {
+        let within = |ahead: Range<u64>| ahead.start..ahead.end.min(size);
+        let mut foreseen: Vec<_> = self.foreseen().map(within).collect();
+        foreseen.retain(|ahead| !ahead.is_empty());
+        let count = foreseen.len();
+        foreseen.retain(|ahead| !self.is_coming(ahead));
+        let mut fetch = Vec::new();
+        if 2 * foreseen.len() >= count {
+            for ahead in foreseen {
+                self.fetch(ahead, memory, &mut fetch);
+            }
+        }
+        fetch
+    }
+
+    /// Drops blocks that nobody came to.
+    fn drop_oldest(&mut self) {
+        let bytes: u64 = self.blocks.iter().map(|block| block.len).sum();
+        let mut over = bytes.saturating_sub(2 * WINDOW_MAX.end);
+        let is_too_much = |block: &&Arc<BlockAhead>| {
+            let is_over = over > 0;
+            over = over.saturating_sub(block.len);
+            is_over
+        };
+        let too_much = self.blocks.iter().take_while(is_too_much).count();
+        let too_many = self.blocks.len().saturating_sub(2 * STRIDES as usize);
+        self.blocks.drain(..too_much.max(too_many));
     }
 
     /// Makes a read a part of the pattern.
@@ -297,22 +249,28 @@ impl ReadAhead {
         let around = if self.uneven { PAGE } else { 0 };
         let len = self.before.0;
         let strided = self.repeats >= REPEATS && run <= len + 2 * around && len > 0;
-        let (first, count, len) = match strided {
-            _ if self.window == 0 => (0, 0, 0),
-            true => (self.run.start, (self.window / len).clamp(1, BLOCKS), len + 3 * around),
-            false if run >= SEQUENCE => (self.run.end, 1, self.window),
-            false => (0, 0, 0),
+        // The further away, the less is known where it is.
+        let most = if self.uneven { self.repeats + 1 } else { RAMP * self.repeats };
+        let count = match strided && self.window > 0 {
+            true => (self.window / len).clamp(1, STRIDES).min(most),
+            false => 0,
         };
+        let (first, len) = (self.run.start, len + 3 * around);
         // As far as they were apart on average.
-        let (so_far, times) = match strided {
-            true => (self.run.start - self.origin, self.repeats + 1),
-            false => (0, 1),
-        };
+        let (so_far, times) = (self.run.start.saturating_sub(self.origin), self.repeats + 1);
         (1..=count).map(move |n| {
             let start = (first + n * so_far / times).saturating_sub(around);
             let start = if around > 0 { start - start % PAGE } else { start };
             start..start + len
         })
+    }
+
+    /// Whether a read that is foreseen is on its way. The prediction before was a page off, perhaps.
+    fn is_coming(&self, range: &Range<u64>) -> bool {
+        let len = range.end.saturating_sub(range.start);
+        let middle = range.start + len / 2;
+        let has = |block: &Arc<BlockAhead>| (block.offset..block.end()).contains(&middle);
+        len <= BLOCK + 3 * PAGE && self.blocks.iter().any(has)
     }
 
     /// Adds blocks for what of a range is not on its way.
@@ -322,10 +280,7 @@ impl ReadAhead {
         memory: &ReadAheadMemory,
         fetch: &mut Vec<Arc<BlockAhead>>,
     ) {
-        let middle = range.start + (range.end.saturating_sub(range.start)) / 2;
-        let has = |block: &Arc<BlockAhead>| (block.offset..block.end()).contains(&middle);
-        if range.end.saturating_sub(range.start) <= BLOCK && self.blocks.iter().any(has) {
-            // The prediction before was a page off, perhaps.
+        if self.is_coming(&range) {
             return;
         }
         let mut at = range.start;
@@ -368,29 +323,9 @@ mod tests {
     /// Plans a read; returns what is read ahead, and whether the read itself was.
     fn read(ahead: &mut ReadAhead, offset: u64, len: u64, stamp: u64) -> (Vec<Range<u64>>, bool) {
         let memory = ReadAheadMemory::default();
-        let plan = ahead.plan(offset..offset + len, SIZE, 8 << 20, stamp, &memory);
+        let plan = ahead.plan(offset..offset + len, SIZE, 8 << 20, stamp, false, &memory);
         let fetch = plan.fetch.iter().map(|block| block.offset..block.end()).collect();
         (fetch, !plan.here.is_empty())
-    }
-
-    #[test]
-    fn a_sequence_is_read_ahead_when_it_is_slow() {
-        let mut ahead = ReadAhead::default();
-        for n in 0..4 {
-            assert_eq!(read(&mut ahead, n * BLOCK, BLOCK, 1), (vec![], false));
-        }
-        ahead.widen();
-        let (fetch, here) = read(&mut ahead, 4 * BLOCK, BLOCK, 1);
-        assert!(!here);
-        assert_eq!(fetch, (5..9).map(|n| n * BLOCK..(n + 1) * BLOCK).collect::<Vec<_>>());
-        // Two requests of the kernel, the later one first.
-        assert!(read(&mut ahead, 6 * BLOCK, BLOCK, 1).1);
-        assert!(read(&mut ahead, 5 * BLOCK, BLOCK, 1).1);
-        assert!(read(&mut ahead, 7 * BLOCK + 4000, 4096, 1).1);
-        assert!(read(&mut ahead, 7 * BLOCK + 4000 + 4096, 4096, 1).1, "the rest stays");
-        // Somebody writes.
-        assert!(!read(&mut ahead, 8 * BLOCK, BLOCK, 2).1);
-        assert!(read(&mut ahead, 9 * BLOCK, BLOCK, 2).1);
     }
 
     #[test]
@@ -415,16 +350,18 @@ mod tests {
     fn distances_that_the_kernel_rounds_to_pages_are_foreseen() {
         let mut ahead = ReadAhead::default();
         ahead.widen();
-        let (mut found, mut read_ahead) = (0, 0);
-        for n in 0..100u64 {
+        let (mut found, mut read_ahead, mut fetches) = (0, 0, 0);
+        for n in 0..300u64 {
             let (start, end) = (n * 376_064, n * 376_064 + 47_008);
             let (start, end) = (start - start % PAGE, end.next_multiple_of(PAGE));
             let (fetch, here) = read(&mut ahead, start, end - start, 1);
             found += u32::from(here);
             read_ahead += fetch.iter().map(|range| range.end - range.start).sum::<u64>();
+            fetches += u32::from(!fetch.is_empty());
         }
-        assert!(found >= 85, "{found} of 100");
-        assert!(read_ahead < 200 * 47_008, "{read_ahead} bytes for {}", 100 * 47_008);
+        assert!(found >= 290, "{found} of 300");
+        assert!(read_ahead < 500 * 47_008, "{read_ahead} bytes for {}", 300 * 47_008);
+        assert!(fetches <= 25, "{fetches} requests");
     }
 
     #[test]
@@ -439,8 +376,8 @@ mod tests {
             }
         }
         assert!(read(&mut ahead, 32 * BLOCK, BLOCK, 1).1);
-        (0..40).for_each(|n| drop(read(&mut ahead, n * BLOCK, BLOCK, 1)));
-        assert!(read(&mut ahead, 40 * BLOCK, BLOCK, 1).1);
+        (0..42).for_each(|n| drop(read(&mut ahead, n * BLOCK, BLOCK, 1)));
+        assert_eq!(read(&mut ahead, 42 * BLOCK, BLOCK, 1), (vec![], false), "no stride");
         let strided = (0..8).filter(|n| read(&mut ahead, n * BLOCK, 65536, 1).1).count();
         assert!(strided >= 4, "{strided}");
     }
@@ -480,7 +417,8 @@ mod tests {
         for ahead in &mut files {
             (0..4).for_each(|_| ahead.widen());
             for n in 0..4 {
-                ahead.plan(n * BLOCK..(n + 1) * BLOCK, SIZE, 64 << 20, 1, &memory);
+                let read = 8 * n * BLOCK..(8 * n + 1) * BLOCK;
+                ahead.plan(read, SIZE, 64 << 20, 1, false, &memory);
             }
         }
         let used = memory.used();
@@ -494,9 +432,9 @@ mod tests {
         let mut ahead = ReadAhead::default();
         (0..4).for_each(|_| ahead.widen());
         let memory = ReadAheadMemory::default();
-        let size = 3 * BLOCK + 100;
-        for n in 0..2 {
-            ahead.plan(n * BLOCK..(n + 1) * BLOCK, size, 8 << 20, 1, &memory);
+        let size = 10 * BLOCK + 100;
+        for n in 0..4 {
+            ahead.plan(2 * n * BLOCK..(2 * n + 1) * BLOCK, size, 8 << 20, 1, false, &memory);
         }
         assert_eq!(ahead.blocks.iter().map(|block| block.end()).max(), Some(size));
     }

@@ -5,13 +5,14 @@ mod kernel_pages;
 mod tree;
 mod watched;
 
+use futures_util::future::join_all;
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
 use glint_net::{
     ClientIdentity, Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession,
     OstRequests, ServerStatistics, Transport,
 };
 use glint_proto::lock::{Bits, DataLock, Grant, Range, Return};
-use glint_proto::message::{Survived, Welcome};
+use glint_proto::message::{ObjectRead, Survived, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Attr, Bulk, Capability, ClientId, Cred, Errno, Extents, FileType, FsResult, Ino, Layout,
@@ -49,6 +50,10 @@ pub(crate) struct World {
     pub objects: HashMap<ObjectId, Vec<u8>>,
     /// Data requests so far.
     pub requests: Vec<OstRequest>,
+    /// How many of them came in each request for several.
+    pub together: Vec<usize>,
+    /// How long each takes more than a moment.
+    pub slow: Duration,
     /// Files that the MDS counts as open, and what closes have said.
     pub opens: i32,
     pub released: Vec<Wrote>,
@@ -292,7 +297,8 @@ impl OstRequests for Fake {
             return Err(Errno::EIO);
         }
         // A pause lets others run in between, as they would.
-        glint_net::host::sleep(Duration::from_micros(100)).await;
+        let pause = Duration::from_micros(100) + self.0.lock().slow;
+        glint_net::host::sleep(pause).await;
         let is_unanswered = || self.0.lock().stands_still.is_some_and(|kind| kind(&request));
         if is_unanswered() {
             self.0.lock().unanswered += 1;
@@ -301,6 +307,21 @@ impl OstRequests for Fake {
             glint_net::host::sleep(Duration::from_millis(1)).await;
         }
         self.0.lock().ost(request, bulk)
+    }
+
+    async fn read_objects(&self, reads: Vec<ObjectRead>, says: &dyn Fn(usize, FsResult<Vec<u8>>)) {
+        self.0.lock().together.push(reads.len());
+        let read = async |read: ObjectRead| {
+            let mut data = vec![0; read.len as usize];
+            let (bulk, is_held) = (Bulk::In(&mut data), &|| true);
+            match self.ost(read.to, read.request(), read.capability, bulk, is_held).await? {
+                OstReply::Data(len) => data.truncate(len as usize),
+                _ => return Err(Errno::EPROTO),
+            }
+            Ok(data)
+        };
+        let all = reads.into_iter().enumerate();
+        join_all(all.map(async |(at, one)| says(at, read(one).await))).await;
     }
 }
 

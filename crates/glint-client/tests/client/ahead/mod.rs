@@ -4,4 +4,5 @@ mod beside_lock;
 mod pages;
 mod prefetch;
 mod read_around;
+mod regions;
 mod walks;

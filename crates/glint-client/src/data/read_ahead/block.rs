@@ -1,0 +1,134 @@
+//! A part of a file that is read before anybody asks for it: who waits for it, and who gives it up.
+
+use crate::data::read_ahead::ReadAheadMemory;
+use glint_telemetry::Counter;
+use glint_wait::Monitor;
+use std::sync::Arc;
+
+enum Content {
+    /// With memory for it, if there is some already.
+    Coming(Vec<u8>),
+    Here(Arc<Vec<u8>>),
+    Failed,
+}
+
+/// Data that is read ahead.
+pub(crate) struct BlockAhead {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    content: Monitor<Content>,
+    memory: ReadAheadMemory,
+}
+
+impl Drop for BlockAhead {
+    fn drop(&mut self) {
+        self.memory.give(self.len as usize);
+    }
+}
+
+impl BlockAhead {
+    /// A block that is about to come, if there is memory for it.
+    pub(crate) fn coming(
+        offset: u64,
+        len: u64,
+        memory: &ReadAheadMemory,
+    ) -> Option<Arc<BlockAhead>> {
+        BlockAhead::coming_into(offset, len, memory, Vec::new())
+    }
+
+    /// The same, with the buffer of another one.
+    pub(super) fn coming_into(
+        offset: u64,
+        len: u64,
+        memory: &ReadAheadMemory,
+        buffer: Vec<u8>,
+    ) -> Option<Arc<BlockAhead>> {
+        let content = Monitor::new(Content::Coming(buffer));
+        let block = |()| Arc::new(BlockAhead { offset, len, content, memory: memory.clone() });
+        memory.take(len as usize).then_some(()).map(block)
+    }
+
+    /// Where it ends in the file.
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// Its buffer, if nobody else has the block any more.
+    pub(super) fn into_buffer(mut block: Arc<BlockAhead>) -> Option<Vec<u8>> {
+        let content = &Arc::get_mut(&mut block)?.content;
+        let content = std::mem::replace(&mut *content.lock(), Content::Failed);
+        match content {
+            Content::Here(data) => Arc::try_unwrap(data).ok(),
+            Content::Coming(_) | Content::Failed => None,
+        }
+    }
+
+    /// Memory for its data.
+    pub(crate) fn room(&self) -> Vec<u8> {
+        let len = self.len as usize;
+        match &mut *self.content.lock() {
+            Content::Coming(buffer) if buffer.capacity() >= len => {
+                buffer.resize(len, 0);
+                std::mem::take(buffer)
+            }
+            _ => vec![0; len],
+        }
+    }
+
+    /// Whoever waits for it reads by itself, unless it is here.
+    pub(crate) fn give_up(&self) {
+        self.content.change(|content| {
+            if matches!(content, Content::Coming(_)) {
+                *content = Content::Failed;
+            }
+        });
+    }
+
+    /// Ends the wait for this block, with its data or without.
+    pub(crate) fn fill(&self, data: Option<Vec<u8>>) {
+        let content = match data {
+            Some(data) => Content::Here(Arc::new(data)),
+            None => Content::Failed,
+        };
+        self.content.change(|before| *before = content);
+    }
+
+    /// Whether it does not come.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(*self.content.lock(), Content::Failed)
+    }
+
+    /// All of its data, if that is here.
+    pub(crate) fn whole(&self) -> Option<Arc<Vec<u8>>> {
+        match &*self.content.lock() {
+            Content::Here(data) if data.len() as u64 == self.len => Some(data.clone()),
+            _ => None,
+        }
+    }
+
+    /// Copies what it has from `offset` on, once it is here. Returns how much; `None` if it
+    /// did not come.
+    pub(crate) async fn copy(&self, offset: u64, room: &mut [u8]) -> Option<usize> {
+        let mut look = |content: &mut Content| match content {
+            Content::Coming(_) => None,
+            Content::Here(data) => {
+                let data = data.get((offset - self.offset) as usize..).unwrap_or_default();
+                let len = data.len().min(room.len());
+                room[..len].copy_from_slice(&data[..len]);
+                glint_telemetry::count(Counter::BytesCopied, len as u64);
+                Some(Some(len))
+            }
+            Content::Failed => Some(None),
+        };
+        self.content.until(&mut look).await
+    }
+}
+
+/// The task that reads a block: if it is dropped, nobody waits for that.
+pub(crate) struct BlockOnItsWay(pub(crate) Arc<BlockAhead>);
+
+impl Drop for BlockOnItsWay {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
