@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod ahead;
-mod changed_directories;
 mod closes;
 mod data_write_back;
 mod delegations;
+mod directories;
 mod fs_stat;
 mod grants;
-mod listings;
 mod lookups;
 mod memory;
 mod moves;

@@ -46,8 +46,8 @@ impl CopyProgress {
             while stands < self.most {
                 let begun = clock::now();
                 host::sleep(PAUSE).await;
-                // Not while this machine, or this process, was halted.
-                stands += clock::since(begun).min(2 * PAUSE);
+                // That this machine, or this process, was halted meanwhile says little.
+                stands += clock::since(begun).min(self.most / 4);
                 if parts != self.parts.get() {
                     (parts, stands) = (self.parts.get(), Duration::ZERO);
                 }

@@ -20,7 +20,7 @@ const DIRECTORY: Ino = Ino(8);
 const SEED: u64 = 9;
 const FILES: usize = 300;
 /// Bytes that a program has room for in a page: for some of the files, and for all.
-const ROOM: u32 = 8 << 10;
+const ROOM: u32 = 4 << 10;
 const ROOM_FOR_ALL: u32 = 64 << 10;
 /// Bytes that an entry takes at the MDS.
 const ENTRY_BYTES: usize = 136;
