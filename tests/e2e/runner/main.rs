@@ -1,5 +1,6 @@
-//! Runs the end-to-end tests, each in a process of its own: several at once, the longest first, and
-//! those that `plan.txt` marks `alone` one after the other at the end.
+//! Runs the end-to-end tests, each in a process of its own: several at once, the longest first, of
+//! those that `plan.txt` marks `busy` as many as there are cores, and those that it marks `alone` one
+//! after the other at the end.
 //!
 //! A test that fails is run once more, alone. If it passes then, it is reported as FLAKY with both
 //! logs; `--strict` counts it as failed and runs nothing twice.
@@ -17,11 +18,13 @@ mod leftovers;
 mod logs;
 mod one_test;
 mod plan;
+mod queue;
 mod report;
 
 use clap::Parser;
 use one_test::Tests;
 use plan::Plan;
+use queue::TestQueue;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,7 +39,7 @@ struct Args {
     /// Parts of names: only tests that have one of them.
     filters: Vec<String>,
     /// How many tests run at once. Most of them wait most of the time.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 8)]
     jobs: usize,
     /// How often each test runs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -146,18 +149,20 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(report.end())
 }
 
-/// Runs tests on `jobs` threads, in their order.
+/// Runs tests on `jobs` threads, about in their order.
 fn run_together(args: &Args, tests: &Tests, names: &[String], report: &Report) {
-    let queue = Mutex::new((0..args.repeat).flat_map(|_| names));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let queue = Mutex::new(TestQueue::new((0..args.repeat).flat_map(|_| names), cores));
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
             scope.spawn(|| {
                 loop {
-                    let Some(name) = report::locked(&queue).next() else { return };
+                    let Some(name) = report::locked(&queue).begin(&tests.plan) else { return };
                     if one_test::interrupted() {
                         return;
                     }
                     run_one(tests, name, report);
+                    report::locked(&queue).end(&tests.plan, name);
                 }
             });
         }

@@ -2,7 +2,8 @@
 //!
 //! A line is `NAME SECONDS MARK ...`; tests without a line take less than five seconds and run
 //! beside others. Marks: `alone` (measures rates, drops caches, fills memory, or shows nothing where
-//! somebody calls sync(2)), `quick` (runs in `make quick`).
+//! somebody calls sync(2)), `busy` (computes most of the time: a few of these run at once), `quick`
+//! (runs in `make quick`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,6 +17,7 @@ pub(crate) struct Plan {
 struct Line {
     seconds: u64,
     alone: bool,
+    busy: bool,
     quick: bool,
 }
 
@@ -43,8 +45,9 @@ impl Plan {
             for mark in words {
                 match mark {
                     "alone" => entry.alone = true,
+                    "busy" => entry.busy = true,
                     "quick" => entry.quick = true,
-                    _ => return Err(format!("{mark:?} of {name} is neither alone nor quick")),
+                    _ => return Err(format!("{mark:?} of {name} is no mark")),
                 }
             }
             if lines.insert(name.to_owned(), entry).is_some() {
@@ -72,6 +75,11 @@ impl Plan {
         self.lines.get(name).is_some_and(|line| line.alone)
     }
 
+    /// True if it keeps a core busy.
+    pub(crate) fn is_busy(&self, name: &str) -> bool {
+        self.lines.get(name).is_some_and(|line| line.busy)
+    }
+
     /// True if it is one of those that stand for their kind.
     pub(crate) fn is_quick(&self, name: &str) -> bool {
         self.lines.get(name).is_some_and(|line| line.quick)
@@ -84,9 +92,10 @@ mod tests {
 
     #[test]
     fn lines_have_a_name_seconds_and_marks() {
-        let plan = Plan::parse("# comment\n\na::b 12 alone quick\nc::d 5\n").unwrap();
+        let plan = Plan::parse("# comment\n\na::b 12 alone quick\nc::d 5 busy\n").unwrap();
         assert!(plan.is_alone("a::b") && plan.is_quick("a::b"));
         assert!(!plan.is_alone("c::d") && !plan.is_quick("c::d"));
+        assert!(plan.is_busy("c::d") && !plan.is_busy("a::b") && !plan.is_busy("e"));
         let seconds = ["a::b", "c::d", "e"].map(|name| plan.usual_seconds(name));
         assert_eq!(seconds, [12, 5, SHORT]);
         assert!(plan.knows_only(&["a::b".to_owned(), "c::d".to_owned()]).is_ok());
