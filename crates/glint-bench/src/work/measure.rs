@@ -3,6 +3,7 @@
 use super::commands::{self, FioEnd};
 use super::material::{LARGE, Lists, Material, Place, REPOSITORY};
 use super::rows::{Job, REQUEST, WorkRow};
+use super::turns::TreeTurns;
 use crate::experiments::stage::{Served, Stage};
 use crate::ior::{Pattern, read_pattern};
 use crate::sample::median;
@@ -12,8 +13,8 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-/// Where the mounts of an own file system are, in the stage.
-pub(super) const MOUNT: &str = "mnt";
+/// Where the mounts of an own file system are, in the stage: most rows have the first one only.
+pub(super) const MOUNTS: [&str; 2] = ["mnt", "mnt-2"];
 /// One thing that git says of a repository in which nothing has changed: nothing.
 const GIT_STATUS: &str = "test -z \"$(git status --porcelain)\"";
 
@@ -91,21 +92,24 @@ impl WorkMounts<'_> {
         }
     }
 
-    /// Mounts afresh. Returns the requests so far.
+    /// Mounts so many times afresh. Returns the requests so far.
     pub(super) fn mount(
         &mut self,
         setup: usize,
+        mounts: usize,
         place: &Place,
         asked: Asked<'_>,
     ) -> Result<Option<Counts>, String> {
         match self {
             WorkMounts::Own { stage, served, options } => match served {
                 None => {
-                    stage.mount(MOUNT, true, &options[setup])?;
+                    stage.mount(MOUNTS[0], true, &options[setup])?;
                     Ok(None)
                 }
                 Some(served) => {
-                    stage.mount_with(MOUNT, &served.address, &options[setup])?;
+                    for name in &MOUNTS[..mounts] {
+                        stage.mount_with(name, &served.address, &options[setup])?;
+                    }
                     served.requests().map(Some)
                 }
             },
@@ -120,11 +124,13 @@ impl WorkMounts<'_> {
         }
     }
 
-    /// Ends the mount. Returns the requests since `before`, by operation.
+    /// Ends the mounts. Returns the requests since `before`, by operation.
     pub(super) fn unmount(&mut self, before: Option<Counts>) -> Result<Option<Counts>, String> {
         let WorkMounts::Own { stage, served, .. } = self else { return Ok(None) };
-        let mount = stage.path(MOUNT)?;
-        stage.unmount(&mount);
+        for name in MOUNTS {
+            let mount = stage.path(name)?;
+            stage.unmount(&mount);
+        }
         let (Some(served), Some(before)) = (served, before) else { return Ok(None) };
         let mut counts = served.requests()?;
         for (op, count) in &mut counts {
@@ -146,7 +152,7 @@ pub(super) fn prepare(
     eprintln!("making the files: local");
     material.make(local, asked)?;
     eprintln!("making the files: mounted");
-    let before = mounts.mount(0, place, asked)?;
+    let before = mounts.mount(0, 1, place, asked)?;
     material.make(place, asked)?;
     mounts.unmount(before)?;
     rustix::fs::sync();
@@ -186,7 +192,7 @@ pub(super) fn rounds(
             }
             for (setup, figures) in all.mounted.iter_mut().enumerate() {
                 let from = Instant::now();
-                let before = mounts.mount(setup, place, asked).map_err(named)?;
+                let before = mounts.mount(setup, row.job.mounts(), place, asked).map_err(named)?;
                 let done = one(row, place, lists, is_first, asked).map_err(named)?;
                 let counts = mounts.unmount(before).map_err(named)?;
                 took.push(from.elapsed().as_secs_f64());
@@ -261,6 +267,12 @@ fn one(
             };
             let (per_s, units) = commands::fio(jobs, base, LARGE, end, asked)?;
             Ok(Done { per_s, units })
+        }
+        Job::Turns(by) => {
+            let bases = [base, place.beside.as_path()];
+            let turns = TreeTurns::new(bases, lists.amounts.files, is_compared, asked);
+            let (files, seconds) = turns.take(by)?;
+            Ok(of_files(files, seconds))
         }
     }
 }
