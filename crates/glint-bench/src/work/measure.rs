@@ -3,6 +3,7 @@
 use super::commands::{self, FioEnd};
 use super::material::{LARGE, Lists, Material, Place, REPOSITORY};
 use super::rows::{Job, REQUEST, WorkRow};
+use super::switches::{SwitchCount, SwitchWatch, Switcher};
 use super::turns::TreeTurns;
 use crate::experiments::stage::{Served, Stage};
 use crate::ior::{Pattern, read_pattern};
@@ -57,6 +58,8 @@ struct Done {
 pub(super) struct RowFigures {
     rates: Vec<f64>,
     requests: Vec<f64>,
+    /// For each unit, voluntary and involuntary.
+    switches: BTreeMap<Switcher, [Vec<f64>; 2]>,
     /// Requests of the last round, by operation.
     pub by_op: Counts,
 }
@@ -70,6 +73,20 @@ impl RowFigures {
     /// Requests for each unit, the median of the rounds, if they were counted.
     pub(super) fn requests(&self) -> Option<f64> {
         (!self.requests.is_empty()).then(|| median(self.requests.clone()))
+    }
+
+    /// Context switches for each unit, voluntary and involuntary, the medians of the rounds.
+    pub(super) fn switches(&self) -> BTreeMap<Switcher, [f64; 2]> {
+        let medians = |rounds: &[Vec<f64>; 2]| rounds.each_ref().map(|all| median(all.clone()));
+        self.switches.iter().map(|(who, rounds)| (*who, medians(rounds))).collect()
+    }
+
+    fn add_switches(&mut self, counts: BTreeMap<Switcher, SwitchCount>, units: f64) {
+        for (who, count) in counts {
+            let [voluntary, involuntary] = self.switches.entry(who).or_default();
+            voluntary.push(count.voluntary as f64 / units);
+            involuntary.push(count.involuntary as f64 / units);
+        }
     }
 }
 
@@ -122,6 +139,18 @@ impl WorkMounts<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Processes of the mounts and of the server, as far as they are known.
+    fn processes(&self) -> Result<Vec<(Switcher, u32)>, String> {
+        let WorkMounts::Own { stage, served, .. } = self else { return Ok(Vec::new()) };
+        let mut processes = Vec::new();
+        for name in MOUNTS {
+            let mount = stage.mount_pid(&stage.path(name)?);
+            processes.extend(mount.map(|pid| (Switcher::Mounts, pid)));
+        }
+        processes.extend(served.iter().map(|served| (Switcher::Server, served.pid)));
+        Ok(processes)
     }
 
     /// Ends the mounts. Returns the requests since `before`, by operation.
@@ -193,7 +222,9 @@ pub(super) fn rounds(
             for (setup, figures) in all.mounted.iter_mut().enumerate() {
                 let from = Instant::now();
                 let before = mounts.mount(setup, row.job.mounts(), place, asked).map_err(named)?;
+                let watch = SwitchWatch::start(&mounts.processes().map_err(named)?);
                 let done = one(row, place, lists, is_first, asked).map_err(named)?;
+                let switches = watch.end();
                 let counts = mounts.unmount(before).map_err(named)?;
                 took.push(from.elapsed().as_secs_f64());
                 let figures = &mut figures[index];
@@ -203,6 +234,7 @@ pub(super) fn rounds(
                 }
                 if !is_first {
                     figures.rates.push(done.per_s);
+                    figures.add_switches(switches, done.units);
                 }
             }
             if is_first {

@@ -6,6 +6,7 @@ mod describe;
 mod material;
 mod measure;
 mod rows;
+mod switches;
 mod turns;
 
 use crate::experiments::space;
@@ -31,7 +32,9 @@ use std::time::Instant;
 /// this machine: find, stat, cat, diff, tar, git and fio as they are installed, and the loads of
 /// `glint bench smallfile` and `ior`. Caches of the server and of the local file system are warm.
 /// Medians of the rounds count. Printed beside each rate are the ratio to local, the requests that
-/// the server received for each file (4 MiB, read), and what is aimed at. Needs root.
+/// the server received for each file (4 MiB, read), what is aimed at, and the context switches of
+/// programs, mount and server for each file: voluntary ones, where a thread waits, and involuntary
+/// ones, where its core is taken from it. Needs root.
 ///
 /// In the rows of turns two mounts change and read one tree, each what the other one has cached:
 /// much that was fetched ahead is in vain there. No ratio is aimed at, but they should not be
