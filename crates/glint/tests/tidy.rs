@@ -42,7 +42,7 @@ const FULL_FOLDERS: [(&str, usize); 1] = [
 ];
 
 /// The modules that may contain `unsafe`.
-const UNSAFE: [&str; 16] = [
+const UNSAFE: [&str; 17] = [
     "glint-memory/src/allocator.rs",
     "glint-sim/src/world/chance.rs",
     "glint-net/src/cpu/keep_awake.rs",
@@ -58,6 +58,7 @@ const UNSAFE: [&str; 16] = [
     "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",
     "glint-kv/src/local/readers.rs",
+    "glint-bench/src/work/switches.rs",
     "tests/e2e/support/mapped.rs",
 ];
 

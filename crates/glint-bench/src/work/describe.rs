@@ -2,9 +2,10 @@
 
 use super::measure::{RowFigures, WorkFigures};
 use super::rows::{Unit, WorkRow};
+use super::switches::Switcher;
 use crate::experiments::report::{Plot, Report, aligned};
 use crate::sample::ratio;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// A row of one setup.
@@ -26,6 +27,12 @@ impl Line<'_> {
         Some((self.own.requests()?, self.row.requests?))
     }
 
+    /// Context switches of all for each unit, voluntary and involuntary.
+    fn switches(&self) -> [f64; 2] {
+        let each = self.own.switches();
+        [0, 1].map(|kind| each.values().map(|both| both[kind]).sum())
+    }
+
     /// Whether it is, if anything is aimed at.
     fn is_reached(&self) -> Option<bool> {
         let few = self.requests().is_none_or(|(requests, reach)| requests <= reach);
@@ -38,6 +45,7 @@ impl Line<'_> {
             Some(requests) => format!("{requests:.3} a {}", unit.each()),
             None => "-".into(),
         };
+        let [voluntary, involuntary] = self.switches();
         vec![
             self.row.name.into(),
             self.row.title.into(),
@@ -47,26 +55,50 @@ impl Line<'_> {
             self.reach.map_or("-".into(), |reach| format!(">= {reach:.2}")),
             requests,
             self.requests().map_or("-".into(), |(_, reach)| format!("<= {reach}")),
+            format!("{voluntary:.2}"),
+            format!("{involuntary:.2}"),
             self.is_reached().map_or("-", |reached| if reached { "yes" } else { "no" }).into(),
         ]
     }
 
     fn json(&self, setup: &str, rounds: u64) -> Value {
         let unit = self.row.job.unit();
+        let switches = self.own.switches().into_iter().map(|(who, both)| {
+            let [voluntary, involuntary] = both.map(rounded);
+            let both = json!({"voluntary": voluntary, "involuntary": involuntary});
+            (who.name().to_owned(), both)
+        });
+        let switches: Map<String, Value> = switches.collect();
         json!({
             "bench": "work", "row": self.row.name, "options": setup, "rounds": rounds,
             "unit": unit.rate(), "per_s": self.own.per_s().round(),
             "local_per_s": self.local.round(), "ratio": self.ratio(),
             "ratio_reach": self.reach,
-            "requests": self.own.requests().map(|requests| (requests * 1e4).round() / 1e4),
+            "requests": self.own.requests().map(rounded),
             "requests_each": unit.each(), "requests_reach": self.row.requests,
-            "requests_by_op": self.own.by_op, "is_reached": self.is_reached(),
+            "requests_by_op": self.own.by_op, "switches": switches, "is_reached": self.is_reached(),
         })
     }
 }
 
-const TITLES: [&str; 9] =
-    ["row", "what", "local", "mounted", "ratio", "reach", "requests", "reach", "reached"];
+/// As JSON has them: with four decimals.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+const TITLES: [&str; 11] = [
+    "row",
+    "what",
+    "local",
+    "mounted",
+    "ratio",
+    "reach",
+    "requests",
+    "reach",
+    "voluntary",
+    "involuntary",
+    "reached",
+];
 
 /// Figures, and the rows that they are of.
 pub(super) struct Described<'a> {
@@ -141,8 +173,10 @@ impl Described<'_> {
         out.say(&format!(
             "What users do with trees that another client made: each row after a fresh mount, in \
              turns with the local file system, whose caches are warm, as those of the server are. \
-             Medians of {} measured rounds. {how}*mounted* has the unit of *local*; requests are those \
-             that the server received from the start of the work to the end of the mount. {cores} \
+             Medians of {} measured rounds. {how}*mounted* has the unit of *local*; requests are \
+             those that the server received from the start of the work to the end of the mount; \
+             voluntary and involuntary context switches are those of programs, mount and server \
+             from the start of the work to its end, for each file, 4 MiB or read, too. {cores} \
              cores, Linux {kernel}. Again with `{command}`.",
             self.rounds
         ));
@@ -169,9 +203,27 @@ impl Described<'_> {
                 }
             }
             requests(&mut out, &lines);
+            switches(&mut out, &lines);
         }
         out
     }
+}
+
+/// Context switches of each kind of process.
+fn switches(out: &mut Report, lines: &[Line<'_>]) {
+    let titles = std::iter::once("row").chain(Switcher::ALL.map(Switcher::name));
+    let mut table = vec![titles.map(str::to_owned).collect::<Vec<_>>()];
+    for line in lines {
+        let each = line.own.switches();
+        let cell = |who: Switcher| match each.get(&who) {
+            Some([voluntary, involuntary]) => format!("{voluntary:.2} + {involuntary:.2}"),
+            None => "-".into(),
+        };
+        let cells = Switcher::ALL.map(cell);
+        table.push(std::iter::once(line.row.name.to_owned()).chain(cells).collect());
+    }
+    out.say("Context switches for each unit, voluntary + involuntary:");
+    out.table(&table);
 }
 
 /// Requests of the last round, by operation.

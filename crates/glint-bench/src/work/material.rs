@@ -1,5 +1,6 @@
-//! What the rows read: two equal trees of small files, a git repository of such a tree, the trees of
-//! smallfile, and a large file. The same bytes wherever they are made.
+//! What the rows read: two equal trees of small files, a git repository of such a tree, a tree that
+//! two mounts change, the trees of smallfile, and a large file. The same bytes wherever they are
+//! made.
 
 use super::commands::script;
 use super::rows::{Job, WorkRow};
@@ -14,10 +15,12 @@ pub(super) const LARGE: &str = "large";
 pub(super) const REPOSITORY: &str = "repository";
 /// The two trees.
 const TREES: [&str; 2] = ["a", "b"];
+/// The tree that two mounts change in turns.
+pub(super) const TURNS: &str = "turns";
 /// Sizes of the files of a tree, in turns.
 const FILE_BYTES: [usize; 6] = [300, 1_500, 4_000, 9_000, 20_000, 60_000];
 /// Files of a directory.
-const DIRECTORY_FILES: u64 = 100;
+pub(super) const DIRECTORY_FILES: u64 = 100;
 /// Bytes of each file of smallfile.
 const SMALL_BYTES: u64 = 64 << 10;
 /// What a file takes beside its content, on a server.
@@ -44,6 +47,7 @@ pub(super) struct Material {
     amounts: Amounts,
     trees: bool,
     repository: bool,
+    turns: bool,
     /// Threads of smallfile.
     small: Vec<u64>,
     large: bool,
@@ -63,6 +67,8 @@ pub(super) struct Lists {
 pub(super) struct Place {
     /// Directory of all of it.
     pub base: PathBuf,
+    /// The same directory through the second mount, where there are two.
+    pub beside: PathBuf,
     /// Trees of smallfile, by their threads.
     pub volumes: Vec<(u64, Volume)>,
     /// Whether others are compared with it.
@@ -74,12 +80,14 @@ pub(super) struct Place {
 impl Place {
     /// A place of nothing yet, with which others are compared.
     pub(super) fn local(base: PathBuf) -> Place {
-        Place { base, volumes: Vec::new(), is_local: true, is_removed: false }
+        let beside = base.clone();
+        Place { base, beside, volumes: Vec::new(), is_local: true, is_removed: false }
     }
 
     /// A place of nothing yet, on a mount.
     pub(super) fn mounted(base: PathBuf, is_removed: bool) -> Place {
-        Place { base, volumes: Vec::new(), is_local: false, is_removed }
+        let beside = base.clone();
+        Place { base, beside, volumes: Vec::new(), is_local: false, is_removed }
     }
 }
 
@@ -104,6 +112,7 @@ impl Material {
             amounts,
             trees: has(|job| matches!(job, Job::Script { .. } | Job::GitStatus)),
             repository: has(|job| job == Job::GitStatus),
+            turns: has(|job| matches!(job, Job::Turns(_))),
             small: threads.collect(),
             large: has(|job| matches!(job, Job::Ior { .. } | Job::RandomRead(_))),
         }
@@ -115,6 +124,7 @@ impl Material {
         let of_tree = (of_tree / FILE_BYTES.len() as u64).saturating_mul(self.amounts.files);
         // A repository has each file twice, at most.
         let trees = 2 * u64::from(self.trees) + 2 * u64::from(self.repository);
+        let trees = trees + u64::from(self.turns);
         let of_thread = (SMALL_BYTES + FILE_MORE).saturating_mul(self.amounts.small);
         let threads = self.small.iter().sum::<u64>();
         let large = if self.large { self.amounts.large } else { 0 };
@@ -123,8 +133,15 @@ impl Material {
             .fold(0, u64::saturating_add)
     }
 
-    fn name(number: u64) -> String {
-        format!("d{:03}/f{:03}", number / DIRECTORY_FILES, number % DIRECTORY_FILES)
+    /// Name of a directory in its tree.
+    pub(super) fn directory(number: u64) -> String {
+        format!("d{number:03}")
+    }
+
+    /// Name of a file in its tree.
+    pub(super) fn name(number: u64) -> String {
+        let directory = Material::directory(number / DIRECTORY_FILES);
+        format!("{directory}/f{:03}", number % DIRECTORY_FILES)
     }
 
     /// Writes the lists of names into a directory.
@@ -145,8 +162,10 @@ impl Material {
     pub(super) fn make(&self, place: &mut Place, asked: Asked<'_>) -> Result<(), String> {
         let base = &place.base;
         create_dir_all(base).map_err(|e| failed(base, &e))?;
-        if self.trees {
-            self.make_trees(base, asked)?;
+        let trees = TREES.into_iter().filter(|_| self.trees);
+        let trees: Vec<&str> = trees.chain(self.turns.then_some(TURNS)).collect();
+        if !trees.is_empty() {
+            self.make_trees(base, &trees, asked)?;
         }
         if self.repository {
             script(MAKE_REPOSITORY, base, &[], asked)?;
@@ -177,7 +196,7 @@ impl Material {
         Ok(())
     }
 
-    fn make_trees(&self, base: &Path, asked: Asked<'_>) -> Result<(), String> {
+    fn make_trees(&self, base: &Path, trees: &[&str], asked: Asked<'_>) -> Result<(), String> {
         let mut word = 0x9E37_79B9_7F4A_7C15u64;
         let mut next = || {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -191,7 +210,7 @@ impl Material {
             }
             let bytes = FILE_BYTES[next() % FILE_BYTES.len()];
             let from = next() % (noise.len() - bytes);
-            for tree in TREES {
+            for tree in trees {
                 let path = base.join(tree).join(Material::name(number));
                 if let Some(parent) = path.parent().filter(|_| number % DIRECTORY_FILES == 0) {
                     create_dir_all(parent).map_err(|e| failed(parent, &e))?;
@@ -203,7 +222,8 @@ impl Material {
     }
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> String {
+/// A call that failed, with its path.
+pub(super) fn failed(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
@@ -225,6 +245,7 @@ mod tests {
         for (rows, made) in [
             (&["cat"][..], &["a", "b"][..]),
             (&["smallfile-1"], &["smallfile-1"]),
+            (&["turns", "turns-files"], &["turns"]),
             (&["diff", "ior"], &["a", "b", "large"]),
         ] {
             let base = parent.path().join(rows[0]);

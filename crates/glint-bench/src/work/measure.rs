@@ -3,6 +3,8 @@
 use super::commands::{self, FioEnd};
 use super::material::{LARGE, Lists, Material, Place, REPOSITORY};
 use super::rows::{Job, REQUEST, WorkRow};
+use super::switches::{SwitchCount, SwitchWatch, Switcher};
+use super::turns::TreeTurns;
 use crate::experiments::stage::{Served, Stage};
 use crate::ior::{Pattern, read_pattern};
 use crate::sample::median;
@@ -12,8 +14,8 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-/// Where the mounts of an own file system are, in the stage.
-pub(super) const MOUNT: &str = "mnt";
+/// Where the mounts of an own file system are, in the stage: most rows have the first one only.
+pub(super) const MOUNTS: [&str; 2] = ["mnt", "mnt-2"];
 /// One thing that git says of a repository in which nothing has changed: nothing.
 const GIT_STATUS: &str = "test -z \"$(git status --porcelain)\"";
 
@@ -56,6 +58,8 @@ struct Done {
 pub(super) struct RowFigures {
     rates: Vec<f64>,
     requests: Vec<f64>,
+    /// For each unit, voluntary and involuntary.
+    switches: BTreeMap<Switcher, [Vec<f64>; 2]>,
     /// Requests of the last round, by operation.
     pub by_op: Counts,
 }
@@ -69,6 +73,20 @@ impl RowFigures {
     /// Requests for each unit, the median of the rounds, if they were counted.
     pub(super) fn requests(&self) -> Option<f64> {
         (!self.requests.is_empty()).then(|| median(self.requests.clone()))
+    }
+
+    /// Context switches for each unit, voluntary and involuntary, the medians of the rounds.
+    pub(super) fn switches(&self) -> BTreeMap<Switcher, [f64; 2]> {
+        let medians = |rounds: &[Vec<f64>; 2]| rounds.each_ref().map(|all| median(all.clone()));
+        self.switches.iter().map(|(who, rounds)| (*who, medians(rounds))).collect()
+    }
+
+    fn add_switches(&mut self, counts: BTreeMap<Switcher, SwitchCount>, units: f64) {
+        for (who, count) in counts {
+            let [voluntary, involuntary] = self.switches.entry(who).or_default();
+            voluntary.push(count.voluntary as f64 / units);
+            involuntary.push(count.involuntary as f64 / units);
+        }
     }
 }
 
@@ -91,21 +109,24 @@ impl WorkMounts<'_> {
         }
     }
 
-    /// Mounts afresh. Returns the requests so far.
+    /// Mounts so many times afresh. Returns the requests so far.
     pub(super) fn mount(
         &mut self,
         setup: usize,
+        mounts: usize,
         place: &Place,
         asked: Asked<'_>,
     ) -> Result<Option<Counts>, String> {
         match self {
             WorkMounts::Own { stage, served, options } => match served {
                 None => {
-                    stage.mount(MOUNT, true, &options[setup])?;
+                    stage.mount(MOUNTS[0], true, &options[setup])?;
                     Ok(None)
                 }
                 Some(served) => {
-                    stage.mount_with(MOUNT, &served.address, &options[setup])?;
+                    for name in &MOUNTS[..mounts] {
+                        stage.mount_with(name, &served.address, &options[setup])?;
+                    }
                     served.requests().map(Some)
                 }
             },
@@ -120,11 +141,25 @@ impl WorkMounts<'_> {
         }
     }
 
-    /// Ends the mount. Returns the requests since `before`, by operation.
+    /// Processes of the mounts and of the server, as far as they are known.
+    fn processes(&self) -> Result<Vec<(Switcher, u32)>, String> {
+        let WorkMounts::Own { stage, served, .. } = self else { return Ok(Vec::new()) };
+        let mut processes = Vec::new();
+        for name in MOUNTS {
+            let mount = stage.mount_pid(&stage.path(name)?);
+            processes.extend(mount.map(|pid| (Switcher::Mounts, pid)));
+        }
+        processes.extend(served.iter().map(|served| (Switcher::Server, served.pid)));
+        Ok(processes)
+    }
+
+    /// Ends the mounts. Returns the requests since `before`, by operation.
     pub(super) fn unmount(&mut self, before: Option<Counts>) -> Result<Option<Counts>, String> {
         let WorkMounts::Own { stage, served, .. } = self else { return Ok(None) };
-        let mount = stage.path(MOUNT)?;
-        stage.unmount(&mount);
+        for name in MOUNTS {
+            let mount = stage.path(name)?;
+            stage.unmount(&mount);
+        }
         let (Some(served), Some(before)) = (served, before) else { return Ok(None) };
         let mut counts = served.requests()?;
         for (op, count) in &mut counts {
@@ -146,7 +181,7 @@ pub(super) fn prepare(
     eprintln!("making the files: local");
     material.make(local, asked)?;
     eprintln!("making the files: mounted");
-    let before = mounts.mount(0, place, asked)?;
+    let before = mounts.mount(0, 1, place, asked)?;
     material.make(place, asked)?;
     mounts.unmount(before)?;
     rustix::fs::sync();
@@ -186,8 +221,10 @@ pub(super) fn rounds(
             }
             for (setup, figures) in all.mounted.iter_mut().enumerate() {
                 let from = Instant::now();
-                let before = mounts.mount(setup, place, asked).map_err(named)?;
+                let before = mounts.mount(setup, row.job.mounts(), place, asked).map_err(named)?;
+                let watch = SwitchWatch::start(&mounts.processes().map_err(named)?);
                 let done = one(row, place, lists, is_first, asked).map_err(named)?;
+                let switches = watch.end();
                 let counts = mounts.unmount(before).map_err(named)?;
                 took.push(from.elapsed().as_secs_f64());
                 let figures = &mut figures[index];
@@ -197,6 +234,7 @@ pub(super) fn rounds(
                 }
                 if !is_first {
                     figures.rates.push(done.per_s);
+                    figures.add_switches(switches, done.units);
                 }
             }
             if is_first {
@@ -261,6 +299,12 @@ fn one(
             };
             let (per_s, units) = commands::fio(jobs, base, LARGE, end, asked)?;
             Ok(Done { per_s, units })
+        }
+        Job::Turns(by) => {
+            let bases = [base, place.beside.as_path()];
+            let turns = TreeTurns::new(bases, lists.amounts.files, is_compared, asked);
+            let (files, seconds) = turns.take(by)?;
+            Ok(of_files(files, seconds))
         }
     }
 }

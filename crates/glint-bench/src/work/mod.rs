@@ -6,6 +6,8 @@ mod describe;
 mod material;
 mod measure;
 mod rows;
+mod switches;
+mod turns;
 
 use crate::experiments::space;
 use crate::experiments::stage::Stage;
@@ -30,7 +32,13 @@ use std::time::Instant;
 /// this machine: find, stat, cat, diff, tar, git and fio as they are installed, and the loads of
 /// `glint bench smallfile` and `ior`. Caches of the server and of the local file system are warm.
 /// Medians of the rounds count. Printed beside each rate are the ratio to local, the requests that
-/// the server received for each file (4 MiB, read), and what is aimed at. Needs root.
+/// the server received for each file (4 MiB, read), what is aimed at, and the context switches of
+/// programs, mount and server for each file: voluntary ones, where a thread waits, and involuntary
+/// ones, where its core is taken from it. Needs root.
+///
+/// In the rows of turns two mounts change and read one tree, each what the other one has cached:
+/// much that was fetched ahead is in vain there. No ratio is aimed at, but they should not be
+/// slower than with `-o prefetch=off`. With --up and --target, of one mount, they are left out.
 ///
 /// With --up and `-o passthrough=on` the kernel reads the large file, of IOR and fio, from its
 /// object; the other files are too small for that. The rows of IOR count the first open, too, which
@@ -40,6 +48,7 @@ use std::time::Instant;
 ///
 ///   glint bench work                           # all rows
 ///   glint bench work cat diff -o prefetch=on -o prefetch=off
+///   glint bench work turns turns-files -o prefetch=on -o prefetch=off
 ///   glint bench work --up ior ior-opened randread-1 -o passthrough=off -o passthrough=on
 ///   glint bench work --report docs/reports --data /mnt/disk
 #[derive(clap::Args)]
@@ -99,14 +108,18 @@ fn large(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Leaves out rows whose programs are not there.
-fn possible(rows: Vec<&'static WorkRow>) -> Result<Vec<&'static WorkRow>, String> {
-    let is_possible = |row: &&WorkRow| match row.job.program() {
-        Some(program) if !commands::is_installed(program) => {
-            eprintln!("{}: left out: {program} is not installed", row.name);
-            false
-        }
-        _ => true,
+/// Leaves out rows whose programs are not there, or that need more mounts than these.
+fn possible(rows: Vec<&'static WorkRow>, mounts: usize) -> Result<Vec<&'static WorkRow>, String> {
+    let is_possible = |row: &&WorkRow| {
+        let why = match row.job.program() {
+            _ if row.job.mounts() > mounts => "it has two mounts, of a server over TCP".to_owned(),
+            Some(program) if !commands::is_installed(program) => {
+                format!("{program} is not installed")
+            }
+            _ => return true,
+        };
+        eprintln!("{}: left out: {why}", row.name);
+        false
     };
     let rows: Vec<_> = rows.into_iter().filter(is_possible).collect();
     match rows.is_empty() {
@@ -135,7 +148,8 @@ fn again(args: &Args) -> String {
 pub(crate) fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
     let asked: Asked<'_> = &|| stop.is_asked();
-    let rows = possible(rows::chosen(&args.rows))?;
+    let mounts = if args.up || args.target.is_some() { 1 } else { 2 };
+    let rows = possible(rows::chosen(&args.rows), mounts)?;
     let amounts = Amounts { files: args.files, small: args.files.div_ceil(5), large: args.large };
     let material = Material::of(&rows, amounts);
     let began = Instant::now();
@@ -162,7 +176,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 false => Some(stage.serve("server", "", &[])?),
             };
             let options = if args.options.is_empty() { vec![String::new()] } else { args.options };
-            let place = Place::mounted(stage.path(measure::MOUNT)?.join("work"), false);
+            let [mount, beside] = measure::MOUNTS;
+            let mut place = Place::mounted(stage.path(mount)?.join("work"), false);
+            place.beside = stage.path(beside)?.join("work");
             (place, WorkMounts::Own { stage: &mut stage, served, options })
         }
     };

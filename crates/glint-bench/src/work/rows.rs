@@ -15,8 +15,8 @@ pub(super) struct WorkRow {
     pub title: &'static str,
     /// How.
     pub job: Job,
-    /// The least ratio to the local file system that is aimed at over TCP.
-    pub ratio: f64,
+    /// The least ratio to the local file system that is aimed at over TCP, where it is known.
+    pub ratio: Option<f64>,
     /// The same in one process, where it is known.
     pub ratio_up: Option<f64>,
     /// The most requests for each unit that are aimed at.
@@ -31,7 +31,7 @@ impl WorkRow {
     pub(super) fn reach(&self, is_up: bool, options: &str) -> Option<f64> {
         let passthrough = options.split(',').rfind(|one| one.starts_with("passthrough="));
         match is_up {
-            false => Some(self.ratio),
+            false => self.ratio,
             true if passthrough == Some("passthrough=on") && self.job.unit() != Unit::Files => {
                 Some(RATIO_PASSED)
             }
@@ -70,6 +70,17 @@ pub(super) enum Job {
     },
     /// fio's random reads of 4 KiB, by so many jobs.
     RandomRead(u64),
+    /// Two mounts change and read one tree in turns.
+    Turns(TurnBy),
+}
+
+/// How much a mount does until it is the other one's turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TurnBy {
+    /// One changes some files, then the other one reads all.
+    Tree,
+    /// One writes a file, then the other one reads it.
+    File,
 }
 
 /// What the rates of a row count.
@@ -107,7 +118,7 @@ impl Job {
     /// What its rates count.
     pub(super) fn unit(self) -> Unit {
         match self {
-            Job::Script { .. } | Job::GitStatus | Job::Smallfile(_) => Unit::Files,
+            Job::Script { .. } | Job::GitStatus | Job::Smallfile(_) | Job::Turns(_) => Unit::Files,
             Job::Ior { .. } => Unit::Data,
             Job::RandomRead(_) => Unit::Reads,
         }
@@ -119,6 +130,14 @@ impl Job {
             Job::GitStatus => Some("git"),
             Job::RandomRead(_) => Some("fio"),
             _ => None,
+        }
+    }
+
+    /// Mounts of one file system that it needs.
+    pub(super) fn mounts(self) -> usize {
+        match self {
+            Job::Turns(_) => 2,
+            _ => 1,
         }
     }
 }
@@ -142,7 +161,12 @@ const fn row(
     ratio: f64,
     requests: Option<f64>,
 ) -> WorkRow {
-    WorkRow { name, title, job, ratio, ratio_up: None, requests }
+    WorkRow { name, title, job, ratio: Some(ratio), ratio_up: None, requests }
+}
+
+/// A row of two mounts. Other mount options and versions are what it is compared with.
+const fn turns(name: &'static str, title: &'static str, by: TurnBy) -> WorkRow {
+    WorkRow { name, title, job: Job::Turns(by), ratio: None, ratio_up: None, requests: None }
 }
 
 /// The row, with what is aimed at in one process.
@@ -160,7 +184,7 @@ const SMALLFILE_8: &str = "smallfile read, 64 KiB, 8 threads";
 const SMALLFILE_1: &str = "smallfile read, 64 KiB, 1 thread";
 
 /// All rows.
-pub(super) static ROWS: [WorkRow; 16] = [
+pub(super) static ROWS: [WorkRow; 18] = [
     row("find", "find -size", script("find a b -size +3k > /dev/null", 2), 0.6, Some(0.02)),
     row("stat", "stat of cold names", script(STAT, 1), 0.5, Some(0.02)),
     up(row("cat", "cat of what find finds", script(CAT, 1), 0.5, Some(0.3)), 0.6),
@@ -171,6 +195,8 @@ pub(super) static ROWS: [WorkRow; 16] = [
     row("git-status", "git status", Job::GitStatus, 0.667, None),
     up(row("smallfile-8", SMALLFILE_8, Job::Smallfile(8), 0.3, Some(0.3)), 0.6),
     up(row("smallfile-1", SMALLFILE_1, Job::Smallfile(1), 0.3, Some(0.3)), 0.6),
+    turns("turns", "two mounts in turns, a tenth changed", TurnBy::Tree),
+    turns("turns-files", "two mounts in turns, file by file", TurnBy::File),
     row("ior", "IOR read, 8 readers, 1 MiB", ior(8, MIB, false, false), 0.6, Some(1.1)),
     row("ior-strided", "IOR read, strided 1 MiB", ior(8, MIB, true, false), 0.6, Some(1.1)),
     row("ior-odd", "IOR read, strided 47 008 bytes", ior(8, ODD, true, false), 0.6, Some(1.1)),
