@@ -18,9 +18,16 @@ pub(super) struct Region {
     pub asked: PageBits,
     /// When it was read or asked for last, in plans.
     pub touched: u64,
+    /// How often all of it was read before.
+    pub passes: u64,
 }
 
 impl Region {
+    /// Nothing of it was read in this pass.
+    pub(super) fn begin_pass(&mut self, passes: u64) {
+        *self = Region { passes, touched: self.touched, ..Region::default() };
+    }
+
     /// Adds pages that were read.
     pub(super) fn note_read(&mut self, pages: &Range<u64>) {
         self.read.insert(pages);

@@ -4,8 +4,8 @@
 //! It does not matter who reads and in which pieces: one program from one end to the other, or many by
 //! turns in odd transfers, as IOR does. So this is of a file, not of an open of it, and what counts is
 //! which pages of a region were read, in any order:
-//! - What is dense and long enough is a sequence: all of its region will be read, and the next one once
-//!   half of this one was.
+//! - What is dense and long enough is a sequence: all of its region will be read, and, if it is longer
+//!   than that, the next one once half of this one was.
 //! - The first request for a sequence brings a few times what was read of it. A read waits for more
 //!   than it wants only where that is no more than a few times as much.
 //! - Regions that are fetched and not read cost as much as those that are: each makes the next
@@ -84,6 +84,7 @@ impl Regions {
         self.now += 1;
         let mut here = self.find(&read);
         let number = (read.end - 1) / REGION;
+        self.begin_again(&read, size);
         let before = self.regions.get(&number).map(|region| region.read).unwrap_or_default();
         self.note_read(&read, size);
         let run = self.run(number);
@@ -98,20 +99,37 @@ impl Regions {
         if here.is_empty() {
             here = self.find(&read);
         }
-        let is_half_read = 2 * self.pages_read(number) >= pages_in(number, size);
+        // Reads of a region each, here and there, want no next one.
+        let is_long = run > PAGES;
+        let goes_on = is_long && 2 * self.pages_read(number) >= pages_in(number, size);
         for next in number + 1..=number + (window / REGION).max(1) {
             // Further than one only where there is room.
             let is_far = next > number + 1 && memory.is_half_used();
-            if !is_half_read || is_far || pages_in(next, size) == 0 {
+            if !goes_on || is_far || pages_in(next, size) == 0 {
                 break;
             }
+            let passes = self.regions.get(&number).map_or(0, |region| region.passes);
             let region = self.region(next);
+            if region.passes < passes && region.read.count() >= pages_in(next, size) {
+                region.begin_pass(passes);
+            }
             if let Some(span) = region.missing(&(0..pages_in(next, size)), &region.read) {
                 fetch.extend(self.ask(next, span, size, memory));
             }
         }
         self.settle(size);
         (Plan { here, fetch }, true)
+    }
+
+    /// What was read to its end is read once more.
+    fn begin_again(&mut self, read: &Range<u64>, size: u64) {
+        for number in read.start / REGION..=(read.end - 1) / REGION {
+            let all = pages_in(number, size);
+            let region = self.regions.get_mut(&number);
+            if let Some(region) = region.filter(|region| region.read.count() >= all) {
+                region.begin_pass(region.passes + 1);
+            }
+        }
     }
 
     /// Notes which pages were read to their end.
@@ -275,218 +293,4 @@ impl Regions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::read_ahead::memory;
-
-    const MIB: u64 = 1 << 20;
-    /// Bytes of the odd transfers of IOR.
-    const ODD: u64 = 47_008;
-
-    /// A file that is read, and the requests for it.
-    struct Reads {
-        regions: Regions,
-        size: u64,
-        window: u64,
-        memory: ReadAheadMemory,
-        requests: u64,
-        bytes: u64,
-        largest: usize,
-    }
-
-    impl Reads {
-        fn of(size: u64) -> Reads {
-            let (regions, memory) = (Regions::default(), ReadAheadMemory::default());
-            Reads { regions, size, window: 0, memory, requests: 0, bytes: 0, largest: 0 }
-        }
-
-        /// Reads; returns whether that was asked for before, or with what is asked for now, and what is
-        /// asked for in advance.
-        fn read(&mut self, offset: u64, len: u64) -> (bool, Vec<(u64, u64)>) {
-            let read = offset..offset + len;
-            let (plan, _) = self.regions.plan(&read, self.size, self.window, 1, &self.memory);
-            let fetched: Vec<_> = plan.fetch.iter().map(|one| (one.offset, one.end())).collect();
-            let is_here = !plan.here.is_empty();
-            let alone = (!is_here).then_some((offset, (offset + len).min(self.size)));
-            for &(start, end) in fetched.iter().chain(&alone) {
-                assert!(end - start <= REGION && end <= self.size);
-                self.requests += 1;
-                self.bytes += end - start;
-            }
-            self.largest = self.largest.max(self.memory.used());
-            (is_here, fetched)
-        }
-
-        /// Reads all by so many readers by turns, each in pieces of so many bytes.
-        fn strided(&mut self, readers: u64, piece: u64) {
-            for call in 0..self.size / piece / readers * readers {
-                self.read(call * piece, piece);
-            }
-        }
-    }
-
-    fn any(random: &mut u64, below: u64) -> u64 {
-        *random = random.wrapping_mul(6_364_136_223_846_793_005);
-        *random = random.wrapping_add(1_442_695_040_888_963_407);
-        (*random >> 24) % below
-    }
-
-    #[test]
-    fn what_is_read_in_order_is_one_request_for_each_region() {
-        for window in [0, 2 * REGION, 4 * REGION] {
-            let mut file = Reads::of(64 * MIB);
-            file.window = window;
-            file.strided(1, MIB);
-            // The first MiB, the rest of the first region, and 15 others.
-            assert_eq!((file.requests, file.bytes), (17, 64 * MIB));
-            assert!(file.largest as u64 <= window.max(REGION) + REGION, "{}", file.largest);
-            file.regions = Regions::default();
-            assert_eq!(file.memory.used(), 0);
-        }
-    }
-
-    #[test]
-    fn the_next_region_comes_before_anybody_asks_for_it() {
-        let mut file = Reads::of(64 * MIB);
-        assert_eq!(file.read(0, MIB), (false, vec![]));
-        assert_eq!(file.read(MIB, MIB), (true, vec![(MIB, REGION), (REGION, 2 * REGION)]));
-        for n in 2..5 {
-            assert_eq!(file.read(n * MIB, MIB), (true, vec![]));
-        }
-        assert_eq!(file.read(5 * MIB, MIB), (true, vec![(2 * REGION, 3 * REGION)]));
-    }
-
-    #[test]
-    fn who_wants_little_does_not_wait_for_much() {
-        let (mut file, small) = (Reads::of(64 * MIB), 128 << 10);
-        for n in 0..7 {
-            assert_eq!(file.read(n * small, small), (false, vec![]));
-        }
-        assert_eq!(file.read(7 * small, small), (false, vec![(8 * small, REGION)]));
-        for n in 8..15 {
-            assert_eq!(file.read(n * small, small), (true, vec![]));
-        }
-        assert_eq!(file.read(15 * small, small), (true, vec![(REGION, 2 * REGION)]));
-    }
-
-    #[test]
-    fn many_readers_of_a_part_each_have_their_regions() {
-        let mut file = Reads::of(512 * MIB);
-        for call in 0..64 {
-            for reader in 0..8 {
-                file.read((reader * 64 + call) * MIB, MIB);
-            }
-        }
-        assert_eq!((file.requests, file.bytes), (8 * 17, 512 * MIB));
-        assert!(file.largest <= memory::MAX / 2, "{}", file.largest);
-    }
-
-    #[test]
-    fn many_readers_by_turns_are_one_sequence() {
-        let mut file = Reads::of(512 * MIB);
-        file.strided(8, MIB);
-        assert_eq!((file.requests, file.bytes), (129, 512 * MIB));
-        let mut file = Reads::of(512 * MIB);
-        file.strided(8, ODD);
-        assert!(10 * file.requests <= 11 * 128, "{} requests", file.requests);
-        assert!(100 * file.bytes <= 101 * file.size, "{} bytes", file.bytes);
-    }
-
-    #[test]
-    fn readers_by_turns_need_not_keep_in_step() {
-        let (mut file, mut random) = (Reads::of(512 * MIB), 1);
-        let mut calls = [0; 8];
-        let most = file.size / ODD / 8;
-        while let Some(slowest) = calls.iter().copied().filter(|calls| *calls < most).min() {
-            let reader = any(&mut random, 8) as usize;
-            if calls[reader] < most && calls[reader] < slowest + 8 {
-                file.read((calls[reader] * 8 + reader as u64) * ODD, ODD);
-                calls[reader] += 1;
-            }
-        }
-        assert!(10 * file.requests <= 13 * 128, "{} requests", file.requests);
-        assert!(100 * file.bytes <= 102 * file.size, "{} bytes", file.bytes);
-    }
-
-    #[test]
-    fn a_part_of_a_file_here_and_there_is_not_taken_for_more_for_long() {
-        let (mut file, mut random) = (Reads::of(16 << 30), 1);
-        for _ in 0..2000 {
-            let at = any(&mut random, (16 << 10) / 2) * 2 * MIB;
-            file.read(at, MIB);
-            file.read(at + MIB, MIB);
-        }
-        assert!(10 * file.bytes <= 11 * 2000 * 2 * MIB, "{} bytes", file.bytes);
-        // It is, once so much is read that it pays.
-        file.requests = 0;
-        for call in 0..512 {
-            file.read((8 << 30) + call * MIB, MIB);
-        }
-        assert!(file.requests < 64 + 128 + 8, "{} requests", file.requests);
-    }
-
-    #[test]
-    fn strides_and_small_reads_are_no_sequences() {
-        let mut file = Reads::of(1 << 30);
-        (0..64).for_each(|n| drop(file.read(n * 8 * MIB, MIB)));
-        assert_eq!((file.requests, file.bytes), (64, 64 * MIB));
-        let (mut file, mut random) = (Reads::of(1 << 30), 1);
-        for _ in 0..2000 {
-            let page = any(&mut random, (1 << 30) / PAGE);
-            file.read(page * PAGE, PAGE);
-        }
-        assert_eq!((file.requests, file.bytes), (2000, 2000 * PAGE));
-        assert!(file.regions.regions.len() <= REGIONS_MAX);
-    }
-
-    #[test]
-    fn nothing_is_asked_for_behind_the_end_or_after_a_change() {
-        let mut file = Reads::of(3 * MIB + 100);
-        (0..4).for_each(|n| drop(file.read(n * MIB, MIB)));
-        assert_eq!((file.requests, file.bytes), (2, 3 * MIB + 100));
-        assert_eq!(file.memory.used(), 0, "all was read");
-        let mut file = Reads::of(64 * MIB);
-        (0..3).for_each(|n| drop(file.read(n * MIB, MIB)));
-        let read = 3 * MIB..4 * MIB;
-        let (plan, is_in_sequence) = file.regions.plan(&read, file.size, 0, 2, &file.memory);
-        assert!(plan.here.is_empty() && plan.fetch.is_empty() && !is_in_sequence);
-        assert_eq!(file.memory.used(), 0);
-    }
-
-    #[test]
-    fn any_reads_in_any_order_are_planned() {
-        let (mut file, mut random) = (Reads::of(64 * MIB + 5), 1);
-        for n in 0..20_000u64 {
-            let len = [1, 100, PAGE, 10_000, MIB, 2 * REGION][n as usize % 6];
-            let at = any(&mut random, [MIB, 8 * MIB, 70 * MIB][n as usize / 7 % 3]);
-            file.window = n % 5 * REGION;
-            let (plan, _) =
-                file.regions.plan(&(at..at + len), file.size, file.window, n / 999, &file.memory);
-            for block in plan.here {
-                assert!(block.offset < at + len && at < block.end());
-            }
-            assert!(file.regions.blocks.len() <= BLOCKS_MAX);
-        }
-        assert!(file.memory.used() <= memory::MAX);
-    }
-
-    #[test]
-    fn a_block_that_was_read_gives_its_memory_to_the_next_one() {
-        let memory = ReadAheadMemory::default();
-        let mut regions = Regions::default();
-        let mut buffers = Vec::new();
-        for n in 0..32 {
-            let (plan, _) = regions.plan(&(n * MIB..(n + 1) * MIB), 64 * MIB, 0, 1, &memory);
-            for block in plan.fetch {
-                let data = block.room();
-                assert_eq!(data.len() as u64, block.len);
-                buffers.push(data.as_ptr());
-                block.fill(Some(data));
-            }
-        }
-        let count = buffers.len();
-        buffers.sort_unstable();
-        buffers.dedup();
-        assert!(buffers.len() <= 3 && count > 8, "{} of {count}", buffers.len());
-    }
-}
+mod tests;
