@@ -1,8 +1,13 @@
 //! A server: a thread for each core, and one that accepts connections and gives each to the
 //! worker that has the fewest.
-//! There is one more, see [`crate::server::spare`].
+//! There is one more, see [`crate::server::spare`]. While the disk of an OST keeps workers in a call
+//! that was made in place, others are started for their clients, which come again.
 //!
-//! Invariant: a client that says that it lives is heard, whatever the disk does.
+//! Invariants:
+//! - A client that says that it lives is heard, whatever the disk does.
+//! - The disk of an OST keeps a worker's clients no longer than until it is seen to stand still. (What
+//!   others wait for is not under way there: [`ReliedOn`](glint_wait::ReliedOn).)
+//! - There are never more than [`WORKERS_PER_CORE_MAX`] workers for each core.
 
 use crate::host::{self, Pipe};
 use crate::server::connection_limits::{ConnectionLimits, Place};
@@ -14,11 +19,13 @@ use crate::{NetError, Service};
 use glint_proto::watch::Beat;
 use glint_wait::WaitList;
 use parking_lot::Mutex;
+use rustix::net::Shutdown;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -48,8 +55,17 @@ pub struct ServerOptions {
     pub connections: Option<usize>,
 }
 
+/// Workers for each core at most: there are more than one while disks keep some.
+const WORKERS_PER_CORE_MAX: usize = 3;
+
 /// A connection that has come, where it comes from, and its place.
-type Visitor = (Accepted, Origin, Place);
+struct Visitor {
+    connection: Accepted,
+    origin: Origin,
+    place: Place,
+    /// By which others than the thread that serves it end it.
+    socket: Option<Arc<OwnedFd>>,
+}
 
 /// Work that comes to a thread from outside.
 #[derive(Default)]
@@ -60,16 +76,42 @@ struct Inbox {
     /// Stale connections are to be closed.
     close_stale: AtomicBool,
     accepted: Mutex<Vec<Visitor>>,
+    /// Sockets of connections that this thread serves, and will.
+    sockets: Mutex<Vec<Weak<OwnedFd>>>,
     /// The thread, which waits for any of these.
     waiting: WaitList,
     /// When the thread last said that it runs.
     ran: Mutex<Option<Instant>>,
+    /// The thread is gone, though nobody has told it to end.
+    has_ended: AtomicBool,
 }
 
 impl Inbox {
     /// Whether its thread waits for something that keeps it from everything else.
     fn stands_still(&self) -> bool {
-        self.ran.lock().is_some_and(|ran| ran.elapsed() > STANDS_STILL)
+        self.has_ended.load(Ordering::Acquire)
+            || self.ran.lock().is_some_and(|ran| ran.elapsed() > STANDS_STILL)
+    }
+
+    /// Takes a connection.
+    fn take(&self, visitor: Visitor) {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        if let Some(socket) = &visitor.socket {
+            let mut sockets = self.sockets.lock();
+            sockets.retain(|socket| socket.strong_count() > 0);
+            sockets.push(Arc::downgrade(socket));
+        }
+        self.accepted.lock().push(visitor);
+        self.waiting.wake();
+    }
+
+    /// Ends all connections that were given to it: clients see that at once, its thread when it goes
+    /// on. Returns how many there were.
+    fn send_away(&self) -> usize {
+        let all = std::mem::take(&mut *self.sockets.lock());
+        let sockets = all.iter().filter_map(Weak::upgrade);
+        // One that has ended needs no end.
+        sockets.inspect(|socket| _ = rustix::net::shutdown(socket, Shutdown::Both)).count()
     }
 
     /// New connections; none when it is time for something else.
@@ -87,12 +129,120 @@ impl Inbox {
 /// Serves a [`Service`] at an address.
 pub struct Server;
 
+/// A thread of a server.
+struct WorkerThread {
+    inbox: Arc<Inbox>,
+    thread: JoinHandle<()>,
+}
+
+/// Starts a thread for a core, or the spare one.
+type StartThread = Box<dyn Fn(usize, Option<Spare>) -> io::Result<WorkerThread> + Send>;
+
+/// The threads of a server that serve connections.
+struct WorkerThreads {
+    /// One for each core first, and then those that were started while a disk kept others.
+    workers: Vec<WorkerThread>,
+    spare: WorkerThread,
+    cores: usize,
+    /// Most workers.
+    most: usize,
+    start: StartThread,
+    /// Whether a disk of an OST has calls that take long.
+    has_slow_disk: Box<dyn Fn() -> bool + Send>,
+}
+
+impl WorkerThreads {
+    /// Starts a worker for each core, and the spare one.
+    fn start(
+        cores: usize,
+        start: StartThread,
+        has_slow_disk: Box<dyn Fn() -> bool + Send>,
+    ) -> io::Result<WorkerThreads> {
+        let workers = (0..cores).map(|core| start(core, None));
+        let workers = workers.collect::<io::Result<Vec<WorkerThread>>>()?;
+        let others: Vec<Arc<Inbox>> = workers.iter().map(|worker| worker.inbox.clone()).collect();
+        let any = move || others.iter().any(|inbox| inbox.stands_still());
+        let spare = start(cores, Some(Spare(Box::new(any))))?;
+        let most = cores * WORKERS_PER_CORE_MAX;
+        Ok(WorkerThreads { workers, spare, cores, most, start, has_slow_disk })
+    }
+
+    fn inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
+        self.workers.iter().chain([&self.spare]).map(|worker| &worker.inbox)
+    }
+
+    /// Gives a connection to the worker that has the fewest: to one of as many as there are cores, if
+    /// they run.
+    fn give(&self, visitor: Visitor) {
+        let inboxes = self.workers.iter().map(|worker| &worker.inbox);
+        let running = inboxes.filter(|inbox| !inbox.stands_still()).take(self.cores);
+        let fewest = running.min_by_key(|inbox| inbox.load.load(Ordering::Relaxed));
+        fewest.unwrap_or(&self.spare.inbox).take(visitor);
+    }
+
+    /// Has others serve the clients of workers that the disk of an OST keeps, and starts as many as are
+    /// lacking: clients come again, and ask again what was not answered.
+    fn replace_held(&mut self) {
+        let is_held = |worker: &&WorkerThread| worker.inbox.stands_still();
+        let held = self.workers.iter().filter(is_held).count();
+        if held == 0 || !(self.has_slow_disk)() {
+            return;
+        }
+        let mut running = self.workers.len() - held;
+        while running < self.cores && self.workers.len() < self.most {
+            match (self.start)(self.workers.len() % self.cores, None) {
+                Ok(worker) => self.workers.push(worker),
+                Err(error) => {
+                    tracing::error!(%error, "no thread for clients of one that a disk keeps");
+                    self.most = self.workers.len();
+                    break;
+                }
+            }
+            running += 1;
+        }
+        if running == 0 {
+            return;
+        }
+        let its = self.workers.iter().filter(is_held).map(|worker| worker.inbox.send_away());
+        // There nothing that may need a disk is executed while others stand still.
+        let clients = its.sum::<usize>() + self.spare.inbox.send_away();
+        if clients > 0 {
+            tracing::warn!(
+                threads = held,
+                connections = clients,
+                "a disk keeps threads; others go on with what was asked of them"
+            );
+        }
+    }
+
+    /// Ends all of them.
+    fn stop(self) {
+        for inbox in self.inboxes() {
+            inbox.stop.store(true, Ordering::Release);
+            inbox.waiting.wake();
+        }
+        let WorkerThreads { mut workers, spare, .. } = self;
+        workers.push(spare);
+        let begun = Instant::now();
+        let has_ended = |worker: &WorkerThread| worker.thread.is_finished();
+        while begun.elapsed() < END_MAX && !workers.iter().all(has_ended) {
+            std::thread::sleep(LOOK);
+        }
+        for WorkerThread { thread, .. } in workers {
+            if !thread.is_finished() {
+                tracing::warn!("a service thread has not ended: it waits for a disk");
+            } else if thread.join().is_err() {
+                tracing::error!("a service thread panicked");
+            }
+        }
+    }
+}
+
 /// A server that runs.
 pub struct ServerHandle {
     listener: Arc<ListeningSocket>,
     stop: Arc<AtomicBool>,
-    inboxes: Vec<Arc<Inbox>>,
-    threads: Vec<JoinHandle<()>>,
+    accepting: JoinHandle<WorkerThreads>,
     socket_file: Option<PathBuf>,
 }
 
@@ -105,36 +255,32 @@ impl Server {
     ) -> io::Result<ServerHandle> {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let cores = options.workers.unwrap_or(available).max(1);
-        let mut handle = ServerHandle {
-            socket_file: listener.socket_file(),
-            listener: Arc::new(listener),
-            stop: Arc::default(),
-            // One for each core, and one for the spare.
-            inboxes: (0..=cores).map(|_| Arc::default()).collect(),
-            threads: Vec::new(),
-        };
-        let reply_cache = Arc::<ReplyCache>::default();
-        for (core, inbox) in handle.inboxes.iter().enumerate() {
-            let (service, reply_cache, inbox) =
-                (service.clone(), reply_cache.clone(), inbox.clone());
-            let others = handle.inboxes[..cores].to_vec();
-            let any = move || others.iter().any(|inbox| inbox.stands_still());
-            let spare = (core == cores).then(|| Spare(Box::new(any)));
-            let name = if core == cores { "serve-spare".into() } else { format!("serve-{core}") };
-            let thread = std::thread::Builder::new().name(name);
-            handle.threads.push(thread.spawn(move || {
-                let pin = (options.pin && core < cores).then_some(core);
-                if let Err(error) = run(service, reply_cache, &inbox, pin, spare) {
+        let (watched, reply_cache) = (service.clone(), Arc::<ReplyCache>::default());
+        let start = move |core: usize, spare: Option<Spare>| -> io::Result<WorkerThread> {
+            let inbox = Arc::<Inbox>::default();
+            let (service, reply_cache, its) = (service.clone(), reply_cache.clone(), inbox.clone());
+            let pin = (options.pin && spare.is_none()).then_some(core);
+            let name = if spare.is_some() { "serve-spare".into() } else { format!("serve-{core}") };
+            let thread = std::thread::Builder::new().name(name).spawn(move || {
+                if let Err(error) = run(service, reply_cache, &its, pin, spare) {
                     tracing::error!(%error, "service thread ended");
+                    its.has_ended.store(true, Ordering::Release);
+                    its.send_away();
                 }
-            })?);
-        }
-        let (listener, stop) = (handle.listener.clone(), handle.stop.clone());
-        let inboxes = handle.inboxes.clone();
+            })?;
+            Ok(WorkerThread { inbox, thread })
+        };
+        let has_slow_disk = move || watched.has_slow_disk();
+        let mut threads = WorkerThreads::start(cores, Box::new(start), Box::new(has_slow_disk))?;
+        let socket_file = listener.socket_file();
+        let (listener, stop) = (Arc::new(listener), Arc::<AtomicBool>::default());
+        let (accepts, stops) = (listener.clone(), stop.clone());
         let limits = ConnectionLimits::new(options.connections.unwrap_or(CONNECTIONS_MAX));
-        let thread = std::thread::Builder::new().name("accept".into());
-        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes, &limits))?);
-        Ok(handle)
+        let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || {
+            accept(&accepts, &stops, &mut threads, &limits);
+            threads
+        })?;
+        Ok(ServerHandle { listener, stop, accepting, socket_file })
     }
 }
 
@@ -164,20 +310,9 @@ impl ServerHandle {
     pub fn stop(self) {
         self.stop.store(true, Ordering::Release);
         self.listener.close();
-        for inbox in &self.inboxes {
-            inbox.stop.store(true, Ordering::Release);
-            inbox.waiting.wake();
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < END_MAX && !self.threads.iter().all(JoinHandle::is_finished) {
-            std::thread::sleep(LOOK);
-        }
-        for thread in self.threads {
-            if !thread.is_finished() {
-                tracing::warn!("a service thread has not ended: it waits for a disk");
-            } else if thread.join().is_err() {
-                tracing::error!("a service thread panicked");
-            }
+        match self.accepting.join() {
+            Ok(threads) => threads.stop(),
+            Err(_) => tracing::error!("the thread that accepts connections panicked"),
         }
         if let Some(path) = self.socket_file {
             // One that is left over is taken over by the next server.
@@ -189,19 +324,20 @@ impl ServerHandle {
 fn accept(
     listener: &ListeningSocket,
     stop: &AtomicBool,
-    inboxes: &[Arc<Inbox>],
+    threads: &mut WorkerThreads,
     limits: &Arc<ConnectionLimits>,
 ) {
     let mut cared = Instant::now();
     let mut complained: Option<Instant> = None;
     loop {
-        let ready = listener.wait(CARE);
+        let ready = listener.wait(BEAT);
         if stop.load(Ordering::Acquire) {
             return;
         }
+        threads.replace_held();
         if cared.elapsed() >= CARE {
             cared = Instant::now();
-            for inbox in inboxes.iter().filter(|inbox| inbox.load.load(Ordering::Relaxed) > 0) {
+            for inbox in threads.inboxes().filter(|inbox| inbox.load.load(Ordering::Relaxed) > 0) {
                 inbox.close_stale.store(true, Ordering::Release);
                 inbox.waiting.wake();
             }
@@ -212,13 +348,8 @@ fn accept(
         match listener.accept() {
             Ok((connection, origin)) => {
                 let Some(place) = limits.enter(origin) else { continue };
-                let load = |inbox: &&Arc<Inbox>| inbox.load.load(Ordering::Relaxed);
-                let Some((spare, cores)) = inboxes.split_last() else { return };
-                let running = cores.iter().filter(|inbox| !inbox.stands_still());
-                let inbox = running.min_by_key(load).unwrap_or(spare);
-                inbox.load.fetch_add(1, Ordering::Relaxed);
-                inbox.accepted.lock().push((connection, origin, place));
-                inbox.waiting.wake();
+                let socket = connection.another_descriptor().map(Arc::new);
+                threads.give(Visitor { connection, origin, place, socket });
             }
             Err(error) => {
                 // Out of descriptors, most likely: others may end meanwhile.
@@ -268,13 +399,14 @@ fn run<S: Service>(
             if inbox.close_stale.swap(false, Ordering::AcqRel) {
                 worker.close_stale().await;
             }
-            for (stream, origin, place) in accepted {
+            for Visitor { connection, origin, place, socket } in accepted {
                 let (worker, inbox) = (worker.clone(), inbox.clone());
                 compio_runtime::spawn(async move {
-                    let served = match stream.attach().await {
+                    let served = match connection.attach().await {
                         Ok(stream) => worker.serve(stream, Some(place)).await,
                         Err(source) => Err(NetError::Io { what: "accepting".into(), source }),
                     };
+                    drop(socket);
                     inbox.load.fetch_sub(1, Ordering::Relaxed);
                     if let Err(error) = served {
                         tracing::warn!(peer = %origin, "connection closed: {error}");
