@@ -3,46 +3,36 @@
 //! There is one more, see [`crate::server::spare`]. While the disk of an OST keeps workers in a call
 //! that was made in place, others are started for their clients, which come again.
 //!
-//! Invariants:
-//! - A client that says that it lives is heard, whatever the disk does.
-//! - The disk of an OST keeps a worker's clients no longer than until it is seen to stand still. (What
-//!   others wait for is not under way there: [`ReliedOn`](glint_wait::ReliedOn).)
-//! - There are never more than [`WORKERS_PER_CORE_MAX`] workers for each core.
+//! Invariant: a client that says that it lives is heard, whatever the disk does.
+
+mod worker_threads;
 
 use crate::host::{self, Pipe};
-use crate::server::connection_limits::{ConnectionLimits, Place};
+use crate::server::connection_limits::ConnectionLimits;
 use crate::server::reply_cache::ReplyCache;
 use crate::server::spare::Spare;
 use crate::server::worker::Worker;
-use crate::transport::stream::{Accepted, ListeningSocket, Origin};
+use crate::transport::stream::ListeningSocket;
 use crate::{NetError, Service};
 use glint_proto::watch::Beat;
-use glint_wait::WaitList;
-use parking_lot::Mutex;
-use rustix::net::Shutdown;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use worker_threads::{Inbox, Visitor, WorkerThread, WorkerThreads};
 
 /// How often connections are looked after.
 const CARE: Duration = Duration::from_secs(1);
 
 /// How often it complains that it cannot accept any.
 const COMPLAIN: Duration = Duration::from_secs(10);
-/// Longest time in which threads end what they are at before the end, and how often that is looked at.
-const END_MAX: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(2);
 /// Most connections, where nothing else is said.
 const CONNECTIONS_MAX: usize = 256;
 /// How often a thread says that it runs.
 const BEAT: Duration = Duration::from_millis(100);
-/// One that did not say so for this time stands still.
-const STANDS_STILL: Duration = Duration::from_millis(500);
 
 /// How threads are set up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,188 +45,8 @@ pub struct ServerOptions {
     pub connections: Option<usize>,
 }
 
-/// Workers for each core at most: there are more than one while disks keep some.
-const WORKERS_PER_CORE_MAX: usize = 3;
-
-/// A connection that has come, where it comes from, and its place.
-struct Visitor {
-    connection: Accepted,
-    origin: Origin,
-    place: Place,
-    /// By which others than the thread that serves it end it.
-    socket: Option<Arc<OwnedFd>>,
-}
-
-/// Work that comes to a thread from outside.
-#[derive(Default)]
-struct Inbox {
-    /// Connections that this thread serves, and will.
-    load: AtomicUsize,
-    stop: AtomicBool,
-    /// Stale connections are to be closed.
-    close_stale: AtomicBool,
-    accepted: Mutex<Vec<Visitor>>,
-    /// Sockets of connections that this thread serves, and will.
-    sockets: Mutex<Vec<Weak<OwnedFd>>>,
-    /// The thread, which waits for any of these.
-    waiting: WaitList,
-    /// When the thread last said that it runs.
-    ran: Mutex<Option<Instant>>,
-    /// The thread is gone, though nobody has told it to end.
-    has_ended: AtomicBool,
-}
-
-impl Inbox {
-    /// Whether its thread waits for something that keeps it from everything else.
-    fn stands_still(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
-            || self.ran.lock().is_some_and(|ran| ran.elapsed() > STANDS_STILL)
-    }
-
-    /// Takes a connection.
-    fn take(&self, visitor: Visitor) {
-        self.load.fetch_add(1, Ordering::Relaxed);
-        if let Some(socket) = &visitor.socket {
-            let mut sockets = self.sockets.lock();
-            sockets.retain(|socket| socket.strong_count() > 0);
-            sockets.push(Arc::downgrade(socket));
-        }
-        self.accepted.lock().push(visitor);
-        self.waiting.wake();
-    }
-
-    /// Ends all connections that were given to it: clients see that at once, its thread when it goes
-    /// on. Returns how many there were.
-    fn send_away(&self) -> usize {
-        let all = std::mem::take(&mut *self.sockets.lock());
-        let sockets = all.iter().filter_map(Weak::upgrade);
-        // One that has ended needs no end.
-        sockets.inspect(|socket| _ = rustix::net::shutdown(socket, Shutdown::Both)).count()
-    }
-
-    /// New connections; none when it is time for something else.
-    async fn next(&self) -> Vec<Visitor> {
-        let look = || {
-            let accepted = std::mem::take(&mut *self.accepted.lock());
-            let other =
-                self.stop.load(Ordering::Acquire) || self.close_stale.load(Ordering::Acquire);
-            (!accepted.is_empty() || other).then_some(accepted)
-        };
-        self.waiting.until(look).await
-    }
-}
-
 /// Serves a [`Service`] at an address.
 pub struct Server;
-
-/// A thread of a server.
-struct WorkerThread {
-    inbox: Arc<Inbox>,
-    thread: JoinHandle<()>,
-}
-
-/// Starts a thread for a core, or the spare one.
-type StartThread = Box<dyn Fn(usize, Option<Spare>) -> io::Result<WorkerThread> + Send>;
-
-/// The threads of a server that serve connections.
-struct WorkerThreads {
-    /// One for each core first, and then those that were started while a disk kept others.
-    workers: Vec<WorkerThread>,
-    spare: WorkerThread,
-    cores: usize,
-    /// Most workers.
-    most: usize,
-    start: StartThread,
-    /// Whether a disk of an OST has calls that take long.
-    has_slow_disk: Box<dyn Fn() -> bool + Send>,
-}
-
-impl WorkerThreads {
-    /// Starts a worker for each core, and the spare one.
-    fn start(
-        cores: usize,
-        start: StartThread,
-        has_slow_disk: Box<dyn Fn() -> bool + Send>,
-    ) -> io::Result<WorkerThreads> {
-        let workers = (0..cores).map(|core| start(core, None));
-        let workers = workers.collect::<io::Result<Vec<WorkerThread>>>()?;
-        let others: Vec<Arc<Inbox>> = workers.iter().map(|worker| worker.inbox.clone()).collect();
-        let any = move || others.iter().any(|inbox| inbox.stands_still());
-        let spare = start(cores, Some(Spare(Box::new(any))))?;
-        let most = cores * WORKERS_PER_CORE_MAX;
-        Ok(WorkerThreads { workers, spare, cores, most, start, has_slow_disk })
-    }
-
-    fn inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
-        self.workers.iter().chain([&self.spare]).map(|worker| &worker.inbox)
-    }
-
-    /// Gives a connection to the worker that has the fewest: to one of as many as there are cores, if
-    /// they run.
-    fn give(&self, visitor: Visitor) {
-        let inboxes = self.workers.iter().map(|worker| &worker.inbox);
-        let running = inboxes.filter(|inbox| !inbox.stands_still()).take(self.cores);
-        let fewest = running.min_by_key(|inbox| inbox.load.load(Ordering::Relaxed));
-        fewest.unwrap_or(&self.spare.inbox).take(visitor);
-    }
-
-    /// Has others serve the clients of workers that the disk of an OST keeps, and starts as many as are
-    /// lacking: clients come again, and ask again what was not answered.
-    fn replace_held(&mut self) {
-        let is_held = |worker: &&WorkerThread| worker.inbox.stands_still();
-        let held = self.workers.iter().filter(is_held).count();
-        if held == 0 || !(self.has_slow_disk)() {
-            return;
-        }
-        let mut running = self.workers.len() - held;
-        while running < self.cores && self.workers.len() < self.most {
-            match (self.start)(self.workers.len() % self.cores, None) {
-                Ok(worker) => self.workers.push(worker),
-                Err(error) => {
-                    tracing::error!(%error, "no thread for clients of one that a disk keeps");
-                    self.most = self.workers.len();
-                    break;
-                }
-            }
-            running += 1;
-        }
-        if running == 0 {
-            return;
-        }
-        let its = self.workers.iter().filter(is_held).map(|worker| worker.inbox.send_away());
-        // There nothing that may need a disk is executed while others stand still.
-        let clients = its.sum::<usize>() + self.spare.inbox.send_away();
-        if clients > 0 {
-            tracing::warn!(
-                threads = held,
-                connections = clients,
-                "a disk keeps threads; others go on with what was asked of them"
-            );
-        }
-    }
-
-    /// Ends all of them.
-    fn stop(self) {
-        for inbox in self.inboxes() {
-            inbox.stop.store(true, Ordering::Release);
-            inbox.waiting.wake();
-        }
-        let WorkerThreads { mut workers, spare, .. } = self;
-        workers.push(spare);
-        let begun = Instant::now();
-        let has_ended = |worker: &WorkerThread| worker.thread.is_finished();
-        while begun.elapsed() < END_MAX && !workers.iter().all(has_ended) {
-            std::thread::sleep(LOOK);
-        }
-        for WorkerThread { thread, .. } in workers {
-            if !thread.is_finished() {
-                tracing::warn!("a service thread has not ended: it waits for a disk");
-            } else if thread.join().is_err() {
-                tracing::error!("a service thread panicked");
-            }
-        }
-    }
-}
 
 /// A server that runs.
 pub struct ServerHandle {
