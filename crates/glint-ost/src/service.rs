@@ -3,9 +3,9 @@
 //! Invariants:
 //! - What asks for that ([`Way::Apart`]) has no thread but those of the disk wait for it: not for the
 //!   device, nor for a lock that is held by who waits for it.
-//! - Nothing else waits on the calling thread once the disk was seen to be slow, nor while others wait
-//!   for what that thread has under way ([`ReliedOn`]); changes of an object are made in the order in
-//!   which they came then, too, whoever still waits for them.
+//! - Nothing else waits on the calling thread once the disk was seen to be slow, nor while others
+//!   wait for what that thread has under way ([`ReliedOn`]); changes of an object are made in the
+//!   order in which they came then, too, whoever still waits for them.
 //! - An object is removed after the changes that were begun before.
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
@@ -38,8 +38,8 @@ pub type Kept = Box<dyn Send>;
 
 /// On which thread a request waits for the disk.
 pub enum Way {
-    /// On the calling one as long as the disk is prompt, and nobody else relies on that thread: none is
-    /// woken.
+    /// On the calling one as long as the disk is prompt, and nobody else relies on that thread:
+    /// none is woken.
     InPlace,
     /// On one of the disk's own. The request is executed whether or not anybody waits for it.
     Apart(Apart),
@@ -167,8 +167,8 @@ impl<D: Disk> Ost<D> {
         self.apart(CallKind::Long, Apart::keeping(changes), remove).await.ok()
     }
 
-    /// Whether the calling thread may wait for the disk. That is kept for as long as the disk stands
-    /// still, if it begins to just now.
+    /// Whether the calling thread may wait for the disk. That is kept for as long as the disk
+    /// stands still, if it begins to just now.
     fn may_wait_here(&self) -> bool {
         !self.watch.is_slow() && !(D::WAITS && ReliedOn::is_now())
     }

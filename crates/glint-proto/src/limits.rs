@@ -313,8 +313,8 @@ pub struct Descriptors {
 
 /// Descriptors for logs, journals, sockets that listen, and what a request opens and closes.
 const DESCRIPTORS_OTHER: u64 = 128;
-/// Descriptors for each core: rings, what wakes them, the entrance of a mount; also of threads that go
-/// on for those that a disk keeps.
+/// Descriptors for each core: rings, what wakes them, the entrance of a mount; also of threads that
+/// go on for those that a disk keeps.
 const DESCRIPTORS_PER_CORE: u64 = 16;
 /// Descriptors of a connection: that of the thread that serves it, and one by which others end it.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;

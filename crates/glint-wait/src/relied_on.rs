@@ -1,8 +1,8 @@
 //! Whether others wait for what a thread has under way.
 //!
-//! A task that is parked goes on when its thread does. What it holds meanwhile, a lock or its turn, it
-//! holds for as long as something else keeps that thread. So a thread on which others rely waits for
-//! nothing in place that may not end.
+//! A task that is parked goes on when its thread does. What it holds meanwhile, a lock or its turn,
+//! it holds for as long as something else keeps that thread. So a thread on which others rely waits
+//! for nothing in place that may not end.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

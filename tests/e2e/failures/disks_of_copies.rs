@@ -129,9 +129,10 @@ fn one_process_goes_on_while_one_of_its_disks_stands_still() {
     drop(disk);
 }
 
-/// Has programs read and write files without copies on a disk that stands still, each through one of
-/// these mounts: they wait, and the threads of its server that were asked first, too. They are processes
-/// of their own: each that this one starts closes copies of its descriptors, which those mounts are told.
+/// Has programs read and write files without copies on a disk that stands still, each through one
+/// of these mounts: they wait, and the threads of its server that were asked first, too. They are
+/// processes of their own: each that this one starts closes copies of its descriptors, which those
+/// mounts are told.
 fn use_held(mounts: &[PathBuf], held: &[PathBuf]) -> Vec<Child> {
     let script = "[ \"$(cat \"$0\")\" = before ] && printf 'held!!' \
         | dd of=\"$0\" conv=notrunc,fsync status=none";
@@ -196,7 +197,8 @@ fn servers_go_on(freezes_all: bool) {
         *path = seen.join(&*path);
         assert_eq!(fs::read(&*path).unwrap(), b"before");
     }
-    // And of two that use the disk which stands still: they have a connection for each of their threads.
+    // And of two that use the disk which stands still: they have a connection for each of their
+    // threads.
     let users = ["p", "q"].map(|name| world.mount(port, name, &[]));
     let theirs = users.each_ref().map(|(_, mount)| mount.clone());
     let frozen = Frozen::new(if freezes_all { &data } else { &at });

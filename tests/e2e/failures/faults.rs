@@ -228,7 +228,8 @@ fn clients_that_stall_in_a_frame_are_closed_and_slow_nobody_down() {
     server.stop();
 }
 
-/// While a server stands still it reads nothing: that counts for nobody who is in the middle of a frame.
+/// While a server stands still it reads nothing: that counts for nobody who is in the middle of a
+/// frame.
 #[test]
 fn who_is_in_a_frame_while_the_server_stands_still_is_not_closed() {
     let world = World::new();

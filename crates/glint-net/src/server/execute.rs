@@ -4,7 +4,8 @@
 //! - Before a client has said hello, and when its session is over, nothing is done for it.
 //! - What waits for a lock waits no longer than its connection lasts, and of a session no more than
 //!   [`WAITING_PER_SESSION_MAX`].
-//! - No call is made in place that a disk may keep while others wait for what this thread has parked.
+//! - No call is made in place that a disk may keep while others wait for what this thread has
+//!   parked.
 //! - A request is what its body says: a header that says something else ends the connection.
 //! - What failed because the server's own disk has is not answered while the server is about to end
 //!   ([`commits`](super::commits)).
@@ -468,8 +469,8 @@ impl<S: Service> Worker<S> {
     }
 }
 
-/// Whether others may wait for what a request has until it is answered: locks of names, the right to
-/// change an object of a chain. One for data without copies has nothing of the kind.
+/// Whether others may wait for what a request has until it is answered: locks of names, the right
+/// to change an object of a chain. One for data without copies has nothing of the kind.
 fn holds_others(request: &Request<'_>) -> bool {
     match request {
         Request::Mds { request, .. } => !request.is_patient(),

@@ -1,7 +1,7 @@
-//! A server: a thread for each core, and one that accepts connections and gives each to the
-//! worker that has the fewest.
-//! There is one more, see [`crate::server::spare`]. While the disk of an OST keeps workers in a call
-//! that was made in place, others are started for their clients, which come again.
+//! A server: a thread for each core, and one that accepts connections and gives each to the worker
+//! that has the fewest. There is one more, see [`crate::server::spare`]. While the disk of an OST
+//! keeps workers in a call that was made in place, others are started for their clients, which come
+//! again.
 //!
 //! Invariant: a client that says that it lives is heard, whatever the disk does.
 

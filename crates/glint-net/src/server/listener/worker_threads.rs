@@ -1,9 +1,9 @@
-//! The threads of a server that serve connections: one for each core, the spare one, and those that are
-//! started while the disk of an OST keeps others.
+//! The threads of a server that serve connections: one for each core, the spare one, and those that
+//! are started while the disk of an OST keeps others.
 //!
 //! Invariants:
-//! - The disk of an OST keeps a worker's clients no longer than until it is seen to stand still. (What
-//!   others wait for is not under way there: [`ReliedOn`](glint_wait::ReliedOn).)
+//! - The disk of an OST keeps a worker's clients no longer than until it is seen to stand still.
+//!   (What others wait for is not under way there: [`ReliedOn`](glint_wait::ReliedOn).)
 //! - There are never more than [`WORKERS_PER_CORE_MAX`] workers for each core.
 
 use crate::server::connection_limits::Place;
@@ -19,7 +19,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest time in which threads end what they are at before the end, and how often that is looked at.
+/// Longest time in which threads end what they are at before the end, and how often that is looked
+/// at.
 const END_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 /// A thread that has not said for so long that it runs stands still.
@@ -75,8 +76,8 @@ impl Inbox {
         self.waiting.wake();
     }
 
-    /// Ends all connections that were given to it: clients see that at once, its thread when it goes
-    /// on. Returns how many there were.
+    /// Ends all connections that were given to it: clients see that at once, its thread when it
+    /// goes on. Returns how many there were.
     pub(super) fn send_away(&self) -> usize {
         let all = std::mem::take(&mut *self.sockets.lock());
         let sockets = all.iter().filter_map(Weak::upgrade);
@@ -138,8 +139,8 @@ impl WorkerThreads {
         self.workers.iter().chain([&self.spare]).map(|worker| &worker.inbox)
     }
 
-    /// Gives a connection to the worker that has the fewest: to one of as many as there are cores, if
-    /// they run.
+    /// Gives a connection to the worker that has the fewest: to one of as many as there are cores,
+    /// if they run.
     pub(super) fn give(&self, visitor: Visitor) {
         let inboxes = self.workers.iter().map(|worker| &worker.inbox);
         let running = inboxes.filter(|inbox| !inbox.stands_still()).take(self.cores);
@@ -147,8 +148,8 @@ impl WorkerThreads {
         fewest.unwrap_or(&self.spare.inbox).take(visitor);
     }
 
-    /// Has others serve the clients of workers that the disk of an OST keeps, and starts as many as are
-    /// lacking: clients come again, and ask again what was not answered.
+    /// Has others serve the clients of workers that the disk of an OST keeps, and starts as many as
+    /// are lacking: clients come again, and ask again what was not answered.
     pub(super) fn replace_held(&mut self) {
         let is_held = |worker: &&WorkerThread| worker.inbox.stands_still();
         let held = self.workers.iter().filter(is_held).count();
