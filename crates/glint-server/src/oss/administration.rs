@@ -3,6 +3,7 @@
 use super::Oss;
 use crate::replication::Here;
 use glint_net::AdminService;
+use glint_ost::DiskWatch;
 use glint_ost::disk::Disk;
 use glint_proto::message::{NamespacePage, NamespaceQuery};
 use glint_proto::{Session, SpaceInfo, clock};
@@ -46,5 +47,10 @@ impl<D: Disk> AdminService for Oss<D> {
     async fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
         let (_, first) = self.joined.get().ok_or("it does not know the numbers of its OSTs yet")?;
         self.osts.check_stored(*first, query).await
+    }
+
+    fn has_slow_disk(&self) -> bool {
+        let is_slow = |ost| self.osts.watch(ost).is_some_and(DiskWatch::is_slow);
+        (0..self.osts.count()).any(is_slow)
     }
 }
