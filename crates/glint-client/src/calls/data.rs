@@ -208,7 +208,7 @@ impl<T: Transport> Client<T> {
         data: &[u8],
         how: WriteHow,
     ) -> FsResult<()> {
-        let file = self.handles.get(handle)?;
+        let file = self.handles.get_to_change(handle)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG);
         }
@@ -317,7 +317,7 @@ impl<T: Transport> Client<T> {
         offset: u64,
         len: u64,
     ) -> FsResult<()> {
-        let file = self.handles.get(handle)?;
+        let file = self.handles.get_to_change(handle)?;
         let known =
             libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         if mode & !known != 0 {

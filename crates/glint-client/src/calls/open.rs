@@ -12,6 +12,7 @@ use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, FsResult, Ino, MdsRequest, ObjectAttr, OpenFlags};
+use glint_wait::Monitor;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -111,6 +112,7 @@ impl<T: Transport> Client<T> {
             pages_ahead: Arc::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
+            changing: Monitor::default(),
         })
     }
 
@@ -217,6 +219,7 @@ impl<T: Transport> Client<T> {
     /// The last use of a handle: says what was written through it.
     pub(crate) async fn release(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(handle)?;
+        file.until_unchanging().await;
         let inode = self.inode(file.ino);
         self.end_posix_locks(&file).await;
         if let Some(inode) = inode.as_ref().filter(|_| file.in_pages) {

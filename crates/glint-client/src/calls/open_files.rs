@@ -5,9 +5,11 @@ use crate::listing::ListedTo;
 use crate::listing::pages_ahead::PagesAhead;
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
+use glint_wait::Monitor;
 use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 use smallvec::SmallVec;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -48,9 +50,34 @@ pub(crate) struct OpenFile {
     pub(crate) ahead: Mutex<ReadAhead>,
     /// The kernel was given the object of the file by this.
     pub(crate) handed_out: AtomicBool,
+    /// Calls under way that change data through it. One whose program was killed goes on.
+    pub(crate) changing: Monitor<u32>,
+}
+
+/// A call that changes data through an open file, whose release waits for it: what a release says of
+/// the file is what is left by all calls.
+pub(crate) struct ChangingCall(Arc<OpenFile>);
+
+impl Deref for ChangingCall {
+    type Target = OpenFile;
+
+    fn deref(&self) -> &OpenFile {
+        &self.0
+    }
+}
+
+impl Drop for ChangingCall {
+    fn drop(&mut self) {
+        self.0.changing.change(|calls| *calls -= 1);
+    }
 }
 
 impl OpenFile {
+    /// Waits until no call changes data through it.
+    pub(crate) async fn until_unchanging(&self) {
+        self.changing.until(|calls| (*calls == 0).then_some(())).await;
+    }
+
     /// Notes which entry of the directory is the last.
     pub(crate) fn note_last_entry(&self, cookie: u64) {
         self.last_entry.store(cookie, Ordering::Release);
@@ -96,6 +123,15 @@ impl Handles {
 
     pub(crate) fn get(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {
         self.files.read().get(handle.0 as usize).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// The file of a call that changes its data.
+    pub(crate) fn get_to_change(&self, handle: Handle) -> FsResult<ChangingCall> {
+        let files = self.files.read();
+        let file = files.get(handle.0 as usize).ok_or(Errno::EBADF)?;
+        // Whoever removes the handle after this sees it.
+        *file.changing.lock() += 1;
+        Ok(ChangingCall(file.clone()))
     }
 
     /// Forgets what was read ahead for open files, one after the other. Returns which they are.

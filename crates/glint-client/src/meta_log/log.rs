@@ -434,6 +434,7 @@ mod tests {
             pages_ahead: Default::default(),
             ahead: Mutex::default(),
             handed_out: AtomicBool::new(false),
+            changing: Default::default(),
         })
     }
 

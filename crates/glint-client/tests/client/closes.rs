@@ -51,7 +51,38 @@ fn what_is_set_after_a_close_is_not_overtaken_by_it() {
     }
 }
 
-/// The same of a file that the client has made by itself: what it says of the close goes with its other
+/// The program of a write was killed, and its file is closed, while the call waits for a lock.
+#[test]
+fn a_close_says_what_calls_write_that_still_wait() {
+    with_client(async |fake, client| {
+        let file = open(&client).await;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let says = said.clone();
+        fake.turn(move |_, request, answer| {
+            if let MdsRequest::Release { wrote, .. } = request {
+                says.lock().push(wrote.as_ref().and_then(|(_, objects)| objects.clone()));
+            }
+            answer
+        });
+        fake.hold_answers(true);
+        let closing = async {
+            while fake.asked(Op::Lock) == 0 {
+                host::sleep(Duration::from_millis(1)).await;
+            }
+            let answer = async {
+                host::sleep(Duration::from_millis(50)).await;
+                fake.hold_answers(false);
+            };
+            join(client.release(file), answer).await.0.unwrap();
+        };
+        join(write(&client, file, 0, b"data"), closing).await.0.unwrap();
+        let said = said.lock().clone();
+        assert_eq!(said.iter().flatten().map(|objects| objects.size).collect::<Vec<_>>(), [4]);
+        assert_eq!(fake.data(0), b"data");
+    });
+}
+
+/// A file that the client has made by itself is closed: what it says of that goes with its other
 /// changes. Its objects have a time, so the server is asked to set another.
 #[test]
 fn a_close_that_begins_while_a_time_is_set_says_that_one() {

@@ -10,11 +10,14 @@
 //!   and a switch to another layout claim ATTR. All but the last also have the inode say from then
 //!   on that its objects know its size (`size_on_ost`).
 //! - It says so until its last writer closes it and reports the size, or that nobody wrote. By then
-//!   OSTs have acknowledged all that was written. Of a writer that is evicted nobody reports
+//!   OSTs have acknowledged all that was written: a close waits for calls that were interrupted
+//!   and go on. Of a writer that is evicted nobody reports
 //!   anything, and its opens end when no OST takes anything of it any more.
 //!
 //! So while this client has attributes that say that the record knows the size, nobody else changes
-//! the data, whichever locks on it others still hold. If it had them all the time from before the
+//! the data, whichever locks on it others still hold, and it lies where they say: the layout that an
+//! open file knows may be older, until a lock brings the new one, and the old objects are there for
+//! a while. If it had them all the time from before the
 //! read was sent until the lock was here, the MDS held them to be its own when it granted the lock:
 //! nobody changed the data between the read and the grant. After the grant the lock protects it.
 //!
@@ -26,7 +29,8 @@
 //! locks to write.
 //!
 //! Invariant: what was read beside the request counts only if all that time
-//! - the attributes were known, were not recalled even for a moment, and said that nobody writes;
+//! - the attributes were known, were not recalled even for a moment, and said that nobody writes, and
+//!   that the data is where it is read;
 //! - no lock on the data was lost or returned, and nothing was written here (the stamp);
 //! - the server of the MDS has forgotten no locks (the generation), and its OST has the file.
 //!
@@ -43,7 +47,7 @@ use futures_util::future::try_join;
 use glint_lock::held::Use;
 use glint_net::Transport;
 use glint_proto::lock::Range;
-use glint_proto::{Errno, FsResult};
+use glint_proto::{Errno, FsResult, Layout};
 use std::sync::Arc;
 
 /// State of a small file when a read of it is sent that has no lock yet.
@@ -55,9 +59,15 @@ struct ReadBesideLock {
 }
 
 impl ReadBesideLock {
-    /// Begins, if a lock has to be asked for, and the file is small and nobody writes it.
-    fn begin(state: &mut InodeState, generation: Generation) -> Option<ReadBesideLock> {
-        let size = state.attributes().and_then(size_if_small)?;
+    /// Begins, if a lock has to be asked for, the file is small, nobody writes it, and `layout`, by
+    /// which it will be read, is where its data is.
+    fn begin(
+        state: &mut InodeState,
+        layout: Layout,
+        generation: Generation,
+    ) -> Option<ReadBesideLock> {
+        let attr = state.attributes().filter(|attr| attr.layout == layout);
+        let size = attr.and_then(size_if_small)?;
         if !state.rare.data_locks.is_empty() || !state.rare.data.is_clean() {
             return None;
         }
@@ -85,9 +95,10 @@ impl<T: Transport> Client<T> {
         buffer: &mut [u8],
     ) -> FsResult<(DataLockGuard, Option<usize>)> {
         // A small file has one object.
-        let ost = self.placement.ost_of(self.layout_of_open(file), 0);
+        let layout = self.layout_of_open(file);
+        let ost = self.placement.ost_of(layout, 0);
         let begun = match self.placement.own().contains(&ost) {
-            true => ReadBesideLock::begin(&mut inode.lock(), self.cache.generation()),
+            true => ReadBesideLock::begin(&mut inode.lock(), layout, self.cache.generation()),
             false => None,
         };
         let lock = self.lock_data(inode, Range::ALL, false, purpose);

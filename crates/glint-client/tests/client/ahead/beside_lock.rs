@@ -87,17 +87,19 @@ fn a_small_file_is_read_while_its_lock_is_on_its_way() {
     });
 }
 
+/// Another client changes the file, or moves it.
+async fn lose_attributes(fake: &Fake, client: &Client<Fake>) {
+    client.on_recall(vec![Recall::Bits { ino: file(), bits: Bits::ATTR, number: 2 }]);
+    let is_it = |returned: &Return| matches!(returned, Return::Bits { ino, .. } if *ino == file());
+    until(|| fake.0.lock().returns.iter().any(is_it)).await;
+}
+
 /// Another client opens the file to write, and writes.
 #[test]
 fn it_is_read_again_if_the_attributes_were_recalled() {
     with_client(async |fake, client| {
         let handle = open(&fake, &client).await;
-        let recall = async {
-            client.on_recall(vec![Recall::Bits { ino: file(), bits: Bits::ATTR, number: 2 }]);
-            let is_it =
-                |returned: &Return| matches!(returned, Return::Bits { ino, .. } if *ino == file());
-            until(|| fake.0.lock().returns.iter().any(is_it)).await;
-        };
+        let recall = lose_attributes(&fake, &client);
         assert!(is_read_again(&fake, &client, handle, recall).await);
         assert_eq!(asked(&fake), (1, 2));
     });
@@ -138,6 +140,19 @@ fn a_file_that_somebody_writes_is_read_under_its_lock() {
         // The MDS says that its objects know its size.
         let handle = client.open(&Caller::ROOT, FILE, READ).await.unwrap().handle;
         assert_eq!(is_read_under_its_lock(&fake, &client, handle).await, b"abc");
+    });
+}
+
+/// The open file knows where the data was, and what is there is old.
+#[test]
+fn a_file_that_has_moved_since_it_was_opened_is_read_under_its_lock() {
+    with_client(async |fake, client| {
+        let handle = open(&fake, &client).await;
+        lose_attributes(&fake, &client).await;
+        fake.0.lock().layout = Layout { first_object: 9, ..Layout::default() };
+        let attr = client.getattr(file()).await.unwrap().attr;
+        assert_eq!(attr.layout.first_object, 9);
+        is_read_under_its_lock(&fake, &client, handle).await;
     });
 }
 

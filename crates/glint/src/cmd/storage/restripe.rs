@@ -251,7 +251,8 @@ fn explained(path: &Path, wish: &str, errno: Errno) -> String {
                 .into()
         }
         Errno::NOBUFS => {
-            "its mount moves too many files already, or has given up too many that wait for an OST              that does not answer; it stays where it is. See `glint ost list`, and try again later"
+            "its mount moves too many files already, or has given up too many that wait for an OST that \
+             does not answer; it stays where it is. See `glint ost list`, and try again later"
                 .into()
         }
         Errno::STALE => "it was changed meanwhile by others; try again".into(),
