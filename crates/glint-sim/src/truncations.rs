@@ -44,9 +44,9 @@ const HARMS: [u64; 4] = [0, 0, 1000, 300];
 const CALM_US: u64 = 1_000_000;
 const HURRY_US: u64 = 3_000;
 const NAP: Duration = Duration::from_millis(10);
-/// How long a server is down, two are parted, and a disk is full, at most.
+/// How long a server is down, something is late, and a disk is full, at most.
 const DOWN_MS: u64 = 300;
-const PARTED_MS: u64 = 400;
+const LATE_MS: u64 = 400;
 const FULL_MS: u64 = 1_500;
 /// A full disk has room for less.
 const ROOM: u64 = 64 << 10;
@@ -276,6 +276,9 @@ impl Truncations {
             self.hurries.set(true);
             let soon = SOON_MS[self.executor.below(SOON_MS.len() as u64) as usize];
             self.sleep_up_to(soon).await;
+            if self.executor.one_in(3) {
+                self.delay_something();
+            }
             let host = self.a_host(away);
             self.restart(host).await;
             self.sleep_up_to(DOWN_MS).await;
@@ -319,11 +322,7 @@ impl Truncations {
                 Some(host)
             }
             6 => {
-                let one = self.a_host(None);
-                let ends = [one, self.a_host(Some(one))].map(|host| self.hosts.machine(host));
-                let time = Duration::from_millis(self.executor.below(PARTED_MS));
-                let (until, breaks) = (self.executor.now() + time, self.executor.one_in(2));
-                self.executor.network.part(Parted { ends, until, breaks });
+                self.delay_something();
                 None
             }
             _ => {
@@ -333,8 +332,24 @@ impl Truncations {
         }
     }
 
+    /// Something is late: what the disks of a server do, or what others and it say to each other.
+    fn delay_something(&self) {
+        let (time, host) = (Duration::from_millis(self.executor.below(LATE_MS)), self.a_host(None));
+        tracing::debug!(host, ?time, at = ?self.executor.now(), "something is late");
+        let other = match self.executor.below(3) {
+            0 => return self.hosts.stall(host, time),
+            1 => self.a_client().0,
+            _ => self.hosts.machine(self.a_host(Some(host))),
+        };
+        let ends = [self.hosts.machine(host), other];
+        let (until, breaks) = (self.executor.now() + time, self.executor.one_in(2));
+        self.executor.network.part(Parted { ends, until, breaks });
+    }
+
     /// The server of a machine ends, or is killed, and is started again.
     async fn restart(&self, host: usize) {
+        // What stands still or is full is not met by its last flush.
+        self.hosts.heal(host);
         let is_killed = self.executor.one_in(4);
         tracing::debug!(host, is_killed, at = ?self.executor.now(), "a server ends");
         match is_killed {
