@@ -114,8 +114,8 @@ unit: binaries ## Unit and property tests, and the tests of this repository's ow
 	$(STEP) unit 60 env PROPTEST_RNG_SEED=$(PROPTEST_SEED) RUST_TEST_THREADS=$(UNIT_THREADS) \
 		cargo test -q --workspace --locked --lib --bins $(UNIT_TESTS:%=--test %)
 
-sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log; COPIES=1: all files have copies
-	$(STEP) sim $(SIM_SECONDS) "$(TARGET)/debug/glint-sim" $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(COPIES),--copies)
+sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log; COPIES=1: all files have copies; TRUNCATIONS=1: files are cut off while members fail
+	$(STEP) sim $(SIM_SECONDS) "$(TARGET)/debug/glint-sim" $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(COPIES),--copies) $(if $(TRUNCATIONS),--truncations)
 
 # As root, and the binary to test is said: sources may change meanwhile.
 e2e: binaries ## The real binary on real mounts; needs root; TESTS="network oss::the" for a part
@@ -134,10 +134,11 @@ long-e2e: deny ## Of `make long`: licences; all end-to-end tests, larger numbers
 	@echo "long-e2e adds: licences, all end-to-end tests with larger numbers and on xfs, 500 rounds of members that fail"
 	$(MAKE) e2e E2E_OPTIONS=--long E2E_SECONDS=6200
 
-long-sim: ## Of `make long`: 200 000 seeds of the simulation, and 50 000 with copies in each
-	@echo "long-sim adds: 200 000 seeds of the simulation, and 50 000 with copies in each"
+long-sim: ## Of `make long`: 200 000 seeds of the simulation, 50 000 with copies in each, 10 000 of truncations
+	@echo "long-sim adds: 200 000 seeds of the simulation, 50 000 with copies in each, 10 000 of truncations"
 	$(MAKE) sim SEEDS=200000 SIM_SECONDS=5000
 	$(MAKE) sim SEEDS=50000 COPIES=1 SIM_SECONDS=2500
+	$(MAKE) sim SEEDS=10000 TRUNCATIONS=1 SIM_SECONDS=4000
 
 long-random: ## Of `make long`: 20 seeds of property tests and of random operations
 	@echo "long-random adds: 20 seeds of property tests, with 5 000 cases, and of random operations"

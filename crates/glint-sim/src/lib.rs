@@ -22,8 +22,10 @@ pub mod fuzz;
 mod hostile;
 mod oracle;
 mod scenario;
+mod truncations;
 mod workload;
 mod world;
 
 pub use scenario::{Outcome, run, run_with};
+pub use truncations::run_truncations;
 pub use world::lapses::Lapse;

@@ -22,9 +22,31 @@ struct Args {
     /// Give files copies in every seed, not in some.
     #[arg(long)]
     copies: bool,
+    /// Instead of all that, cut files with copies off and write them anew, while members of their
+    /// chains come and go.
+    #[arg(long, conflicts_with = "copies")]
+    truncations: bool,
     /// Run this seed only, and log what happens.
     #[arg(long)]
     seed: Option<u64>,
+}
+
+impl Args {
+    fn run(&self, seed: u64) -> Result<Outcome, String> {
+        match self.truncations {
+            true => glint_sim::run_truncations(seed),
+            false => glint_sim::run(seed, self.copies),
+        }
+    }
+
+    /// What `make sim` is told besides the seed.
+    fn said(&self) -> &'static str {
+        match (self.truncations, self.copies) {
+            (true, _) => " TRUNCATIONS=1",
+            (false, true) => " COPIES=1",
+            (false, false) => "",
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -36,7 +58,7 @@ fn main() -> ExitCode {
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .init();
-        return match glint_sim::run(seed, args.copies) {
+        return match args.run(seed) {
             Ok(outcome) => {
                 println!("seed {seed}: {outcome:?}");
                 ExitCode::SUCCESS
@@ -62,20 +84,17 @@ fn main() -> ExitCode {
                         if seed >= end {
                             return total;
                         }
-                        match glint_sim::run(seed, args.copies) {
-                            Ok(outcome)
-                                if args.twice
-                                    && glint_sim::run(seed, args.copies) != Ok(outcome) =>
-                            {
+                        match args.run(seed) {
+                            Ok(outcome) if args.twice && args.run(seed) != Ok(outcome) => {
                                 failed.fetch_add(1, Ordering::Relaxed);
                                 println!("seed {seed}: another run of it was another one");
                             }
                             Ok(outcome) => total.add(&outcome),
                             Err(error) => {
                                 failed.fetch_add(1, Ordering::Relaxed);
-                                let copies = if args.copies { " COPIES=1" } else { "" };
+                                let said = args.said();
                                 println!(
-                                    "seed {seed}: {error}\n  again: make sim SEED={seed}{copies}"
+                                    "seed {seed}: {error}\n  again: make sim SEED={seed}{said}"
                                 );
                             }
                         }
@@ -94,7 +113,8 @@ fn main() -> ExitCode {
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
          power, {} failed disks, {} dead and {} cut off clients, {} \
          heads felled, {} OSTs given up, {} objects removed, {} files moved, {} rests of \
-         heal, {} files read in kernels and {} stored there; next {:016x}",
+         heal, {} files read in kernels and {} stored there, {} rewritten while {} disks were full \
+         and {} rows changed; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -111,6 +131,9 @@ fn main() -> ExitCode {
         total.heal_rests,
         total.read_in_kernel,
         total.stored_in_kernel,
+        total.rewritten,
+        total.filled,
+        total.rows,
         total.next
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -8,6 +8,7 @@ use crate::contested::Contested;
 use crate::fate::{FATES, FATES_OF_DISKS, WATCH};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
+use crate::truncations;
 use crate::workload::{Fs, SharedTree, Tally, Worker, make};
 use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{Hosts, Servers};
@@ -64,6 +65,12 @@ pub struct Outcome {
     pub read_in_kernel: u64,
     /// Files of which they were given pages that they had not asked for.
     pub stored_in_kernel: u64,
+    /// Times that a file was cut off or overwritten while rows of chains change, and read again.
+    pub rewritten: u64,
+    /// Disks that were full for a while.
+    pub filled: u64,
+    /// Times that rows of chains changed under that.
+    pub rows: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
     /// Next decision of the seed: equal if two runs were equal.
@@ -124,17 +131,25 @@ pub(crate) struct Run {
 
 /// Runs one seed; with `copies`, files have copies in each. An error says what was wrong.
 pub fn run(seed: u64, copies: bool) -> Result<Outcome, String> {
-    run_alone(seed, copies, None)
+    alone(move || run_here(seed, copies, None))
 }
 
-/// Runs one seed with clients that have a fault. An error says how it was found.
+/// Runs one seed with a fault that is put in, in the world that it is for. An error says how it was
+/// found.
 pub fn run_with(seed: u64, lapse: Lapse) -> Result<Outcome, String> {
-    run_alone(seed, false, Some(lapse))
+    match lapse {
+        Lapse::OldTruncations => alone(move || truncations::run_here(seed, true)),
+        Lapse::PagesKept | Lapse::AbsentNamesKept => {
+            alone(move || run_here(seed, false, Some(lapse)))
+        }
+    }
 }
 
-fn run_alone(seed: u64, copies: bool, lapse: Option<Lapse>) -> Result<Outcome, String> {
-    // A thread of its own, so that its thread-local connections end with it.
-    let thread = std::thread::Builder::new().spawn(move || run_here(seed, copies, lapse));
+/// Runs a seed on a thread of its own, so that its thread-local connections end with it.
+pub(crate) fn alone(
+    run: impl FnOnce() -> Result<Outcome, String> + Send + 'static,
+) -> Result<Outcome, String> {
+    let thread = std::thread::Builder::new().spawn(run);
     let joined = thread.map_err(|e| e.to_string())?.join();
     joined.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -456,6 +471,9 @@ impl Outcome {
         self.heal_rests += other.heal_rests;
         self.read_in_kernel += other.read_in_kernel;
         self.stored_in_kernel += other.stored_in_kernel;
+        self.rewritten += other.rewritten;
+        self.filled += other.filled;
+        self.rows += other.rows;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);
     }

@@ -9,6 +9,8 @@ use std::sync::Mutex;
 /// Seeds that are run twice, and threads that do so.
 const SEEDS: u64 = 40;
 const THREADS: u64 = 2;
+/// Seeds in which files are cut off while rows of chains change: each takes longer than others.
+const TRUNCATIONS: u64 = 12;
 /// Seeds of which one must find a fault that is put in on purpose.
 const SEEDS_TO_FIND: u64 = 2_000;
 
@@ -19,22 +21,42 @@ fn is_the_same_again(seed: u64) -> Outcome {
     first.unwrap()
 }
 
-#[test]
-fn a_seed_gives_the_same_run_again() {
+/// Runs so many seeds on some threads.
+fn of_all(seeds: u64, run: impl Fn(u64) -> Outcome + Sync) -> Outcome {
     let total = Mutex::new(Outcome::default());
-    let run = |seed| {
-        let outcome = is_the_same_again(seed);
-        total.lock().unwrap().add(&outcome);
-    };
     std::thread::scope(|scope| {
         for part in 0..THREADS {
-            let seeds = (part..SEEDS).step_by(THREADS as usize);
-            scope.spawn(move || seeds.for_each(run));
+            let (total, run) = (&total, &run);
+            scope.spawn(move || {
+                for seed in (part..seeds).step_by(THREADS as usize) {
+                    let outcome = run(seed);
+                    total.lock().unwrap().add(&outcome);
+                }
+            });
         }
     });
-    let total = total.into_inner().unwrap();
+    total.into_inner().unwrap()
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    let total = of_all(SEEDS, is_the_same_again);
     assert!(total.read_in_kernel > 0 && total.stored_in_kernel > 0, "{total:?}");
     assert!(total.moved > 0, "{total:?}");
+}
+
+#[test]
+fn files_that_are_cut_off_while_rows_change_hold_what_was_written_last() {
+    let total = of_all(TRUNCATIONS, |seed| {
+        let outcome = glint_sim::run_truncations(seed);
+        assert!(outcome.is_ok(), "make sim TRUNCATIONS=1 SEED={seed}: {outcome:?}");
+        if seed == 0 {
+            assert_eq!(outcome, glint_sim::run_truncations(seed), "another run of it");
+        }
+        outcome.unwrap()
+    });
+    assert!(total.rewritten > TRUNCATIONS && total.rows > TRUNCATIONS, "{total:?}");
+    assert!(total.filled > 0 && total.kills > TRUNCATIONS, "{total:?}");
 }
 
 /// Runs seeds with a fault until one says what it is: others may find that something else is wrong.
@@ -59,6 +81,11 @@ fn pages_that_are_kept_past_their_lock_are_found() {
 fn an_absent_name_that_is_not_forgotten_is_found() {
     let says = ["another client ", "of a dead client: "];
     find(Lapse::AbsentNamesKept, |found| says.iter().any(|say| found.starts_with(say)));
+}
+
+#[test]
+fn an_old_truncation_that_comes_once_more_is_found() {
+    find(Lapse::OldTruncations, |found| found.contains(" are read, and must have "));
 }
 
 #[test]

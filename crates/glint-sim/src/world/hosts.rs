@@ -33,6 +33,8 @@ const FLUSH_US_MAX: u64 = 5_000;
 /// Of so many reads of the engine one waits for its disk, for less than this.
 const READS_TO_ONE_THAT_WAITS: u64 = 8;
 const READ_US_MAX: u64 = 5_000;
+/// How long a process that ends waits for the MDS to hear of it.
+const LEAVES_MS_MAX: u64 = 50;
 /// Objects that a store keeps open: few, so that it closes some.
 const OPEN_FILES: usize = 4;
 /// UUID of the file system.
@@ -177,6 +179,13 @@ impl Hosts {
     /// Disks of all machines have room for so much.
     pub(crate) fn limit(&self, capacity: Option<u64>) {
         self.hosts.iter().flat_map(|host| &host.disks).for_each(|disk| disk.limit(capacity));
+    }
+
+    /// One disk of a machine has room for so much, or for everything.
+    pub(crate) fn limit_one(&self, host: usize, disk: usize, capacity: Option<u64>) {
+        if let Some(disk) = self.hosts[host].disks.get(disk) {
+            disk.limit(capacity);
+        }
     }
 
     /// The disks of a machine stand still for a time; everything else on it goes on.
@@ -340,6 +349,19 @@ impl Hosts {
             Some(Process::Oss(oss)) => oss.leave_peers(),
             None => {}
         }
+    }
+
+    /// The process of a machine ends by itself: it closes its connections, the MDS hears that it
+    /// leaves, and all is on stable storage. What it is at is not waited for.
+    pub(crate) async fn end(&self, host: usize) {
+        self.executor.network.close(&address(host), self.machine(host));
+        if let Some(Process::Oss(oss)) = &*self.hosts[host].process.borrow() {
+            oss.stop();
+        }
+        let heard = Duration::from_millis(1 + self.executor.below(LEAVES_MS_MAX));
+        self.executor.sleep(heard).await;
+        self.settle_last(host);
+        self.stop(host);
     }
 
     /// The last thing of a process that ends by itself: all objects have checksums after it.

@@ -2,13 +2,14 @@
 //! code under test knows nothing of them.
 
 use crate::workload::Fs;
-use crate::world::executor::{Executor, NOWHERE};
+use crate::world::executor::{Executor, Machine, NOWHERE};
 use crate::world::hosts::Hosts;
-use crate::world::peers::client_id;
-use glint_net::{Cluster, LockClient, LockTraffic, Remote, Transport};
+use crate::world::peers::{client_id, connect};
+use glint_net::{Cluster, LockClient, LockTraffic, OstRequests, Remote, Transport};
 use glint_proto::lock::{Bits, Recall, Return};
-use glint_proto::{FsResult, Ino, MdsReply, MdsRequest};
+use glint_proto::{Bulk, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstRequest};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Pause before it is looked again whether locks can be returned that the client has not heard of.
 const RETURNED: Duration = Duration::from_millis(20);
+/// The machine that says old truncations, and how often it looks whether a row has changed.
+const LATE: Machine = Machine(97);
+const LOOKED: Duration = Duration::from_millis(5);
 
 /// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +29,36 @@ pub enum Lapse {
     PagesKept,
     /// Clients return the lock on the absent names of a directory, and remember them.
     AbsentNamesKept,
+    /// Truncations of files come once more when the rows of their chains have changed.
+    OldTruncations,
+}
+
+/// Somebody truncates these objects to nothing, one of a few times that the rows of their chains
+/// have changed.
+pub(crate) fn repeat_truncations(
+    executor: &Rc<Executor>,
+    hosts: &Rc<Hosts>,
+    objects: Vec<(u16, ObjectId)>,
+) {
+    let (executor, hosts) = (executor.clone(), hosts.clone());
+    executor.clone().spawn_on(LATE, async move {
+        let Ok(client) = connect(&hosts.mds(), LATE.0).await else { return };
+        let mut known = BTreeMap::new();
+        loop {
+            executor.sleep(LOOKED).await;
+            for (target, object) in &objects {
+                let row = hosts.mds().mds().chains().get(*target);
+                let version = row.map_or(0, |row| row.version);
+                let before = known.insert(*object, version);
+                if before.is_none_or(|before| before == version) || !executor.one_in(3) {
+                    continue;
+                }
+                let truncate = OstRequest::Truncate { object: *object, size: 0 };
+                // Whether it is refused is not looked at.
+                let _ = client.ost((*target).into(), truncate, None, Bulk::None, &|| true).await;
+            }
+        }
+    });
 }
 
 /// A listener before a client, which does not hear that the lock on absent names is recalled.

@@ -57,6 +57,13 @@ impl Network {
         };
     }
 
+    /// The server of a machine takes no connections any more, and closes those that it has. It keeps
+    /// those that it has made to others.
+    pub(crate) fn close(&self, address: &str, machine: Machine) {
+        self.listen(address, None);
+        self.cut_those(|[_, server]| *server == machine);
+    }
+
     /// All connections break, or those of one machine.
     pub(crate) fn cut(&self, machine: Option<Machine>) {
         self.cut_those(|ends| machine.is_none_or(|machine| ends.contains(&machine)));
