@@ -253,6 +253,7 @@ fn requests_and_replies_of_a_connection() {
         survived: Survived { mds: 9, ost: 10 },
         evicted: false,
     };
+    let seal = StoredSeal::Sealed { block_log2: 3, digest: 4 };
     let page = NamespacePage {
         inodes: vec![InodeFact {
             ino: Ino(7),
@@ -270,7 +271,7 @@ fn requests_and_replies_of_a_connection() {
         }],
         damaged: vec!["d".into()],
         next: Some(NamespaceQuery::Entries(vec![2])),
-        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO) }],
+        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO), seal }],
         uses: vec![
             ObjectUse::Alone(1),
             ObjectUse::Copies {
@@ -316,7 +317,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102010708010a02020103020103010100",
+         Checked 10010704010106040109010110016e07040101016401010102010708010a02030402020103020103010100",
     );
 }
 

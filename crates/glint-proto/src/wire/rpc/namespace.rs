@@ -78,6 +78,20 @@ pub struct StoredFact {
     pub object: ObjectId,
     /// Bytes; or why nobody can say how many.
     pub size: FsResult<u64>,
+    pub seal: StoredSeal,
+}
+
+/// What is known of the content of an object without reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StoredSeal {
+    /// Nothing: it has no checksums, as it was changed lately; or its copies may differ, as a log
+    /// of what was changed says.
+    Open,
+    /// It is not what was written.
+    Damaged,
+    /// It was left alone since its checksums were taken. Of copies of one size whose blocks have
+    /// one size, too, those are equal that have equal digests.
+    Sealed { block_log2: u8, digest: u32 },
 }
 
 /// Where an object is to be, by what the MDS knows.
