@@ -227,6 +227,8 @@ fn copies_that_are_lost_or_differ_are_named_while_the_servers_run() {
     let (osts, mount) = (one.osts(), one.world.mount_point());
     let objects: Vec<PathBuf> = content(&osts[0]).into_keys().collect();
     fs::remove_file(osts[2].join("objects").join(&objects[1])).unwrap();
+    // Nobody has this one any more.
+    osts.iter().for_each(|ost| fs::remove_file(ost.join("objects").join(&objects[4])).unwrap());
     // Data of another file, with right checksums: a scrub finds nothing.
     let [from, to] = [&objects[3], &objects[2]].map(|object| osts[1].join("objects").join(object));
     run(Command::new("cp").arg("--preserve=xattr").args([from, to]));
@@ -243,7 +245,7 @@ fn copies_that_are_lost_or_differ_are_named_while_the_servers_run() {
         rows.collect::<Vec<Value>>()
     };
     let found = check(&[], 4);
-    assert_eq!(found.len(), 3, "{found:?}");
+    assert_eq!(found.len(), 4, "{found:?}");
     let ino_of = |object: &Path| {
         let (ino, _) = name(object).split_once('.').unwrap();
         u64::from_str_radix(ino, 16).unwrap()
@@ -258,7 +260,9 @@ fn copies_that_are_lost_or_differ_are_named_while_the_servers_run() {
     let ino = ino_of(&objects[2]);
     let differs = format!("object {} of file {ino:#x} is another one on OST ", name(&objects[2]));
     assert!(is_said(&differs, false), "{found:?}");
-    assert_eq!((&found[2]["objects"], &found[2]["untold"]), (&FILES.into(), &0.into()));
+    let ends = format!("file {:#x} has lost its end: object ", ino_of(&objects[4]));
+    assert!(is_said(&ends, true), "{found:?}");
+    assert_eq!((&found[3]["objects"], &found[3]["untold"]), (&(FILES - 1).into(), &0.into()));
     let left_alone = check(&["--skip-data"], 0);
     assert!(left_alone[0]["objects"].is_null(), "{left_alone:?}");
     // Without a look at the file with the lost copy.
@@ -268,7 +272,7 @@ fn copies_that_are_lost_or_differ_are_named_while_the_servers_run() {
     fs::write(&path, bytes(number)).unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
     one.stop(up);
-    assert_eq!(one.check(&["--repair"], 1).findings.len(), 1);
+    assert_eq!(one.check(&["--repair"], 1).findings.len(), 2);
     let up = one.up();
     wait_until_whole(text(&mount));
     assert_eq!(check(&[], 0).len(), 1);

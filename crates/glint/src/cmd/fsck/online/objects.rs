@@ -10,11 +10,12 @@
 //! - Contents are compared of copies that were at rest, and unchanged, at all looks: OSTs say a
 //!   digest of no other.
 //! - An OST that does not answer is left out from then on, and nothing is told of it.
-//! - A file may have holes: that no OST has an object says nothing. Nor does a member that lags
-//!   behind.
+//! - A file may have holes: that no OST has an object says nothing, but of that in which the file
+//!   ends ([`ends`]). Nor does a member that lags behind.
 //! - No more is kept than a page for each OST, and what seems wrong.
 
 mod doubt;
+mod ends;
 
 use super::{NamespaceSource, OnlineCheck};
 use crate::cmd::storage::scrub::{Server, servers};
@@ -167,12 +168,13 @@ impl OnlineCheck {
                 break;
             }
         }
-        let are_all = doubts.len() <= DOUBTS_MAX;
+        let mut ends = self.doubts_of_ends(&mut lists)?;
+        let are_all = doubts.len().max(ends.len()) <= DOUBTS_MAX;
         for pause_ms in PAUSES_MS {
-            if doubts.is_empty() {
+            let count = doubts.len() + ends.len();
+            if count == 0 {
                 break;
             }
-            let count = doubts.len();
             self.progress.tell(|| format!("{count} objects seem wrong, looking at them again"));
             self.pause(Duration::from_millis(pause_ms))?;
             let mut still: Vec<ObjectDoubt> = Vec::new();
@@ -180,11 +182,13 @@ impl OnlineCheck {
                 still.extend(self.look_again(&mut lists, some)?);
             }
             doubts = still;
+            ends = self.look_at_ends_again(&mut lists, ends)?;
             // A change that passes by all of them as they are asked is seen otherwise then.
             lists.reverse();
         }
         let asked = asked(&lists);
         self.found.findings.extend(doubts.iter().flat_map(|doubt| doubt.findings(&asked)));
+        self.found.findings.extend(ends.iter().filter_map(|doubt| doubt.finding(&asked)));
         failed.extend(lists.into_iter().filter_map(|list| list.failure));
         match failed.is_empty() {
             _ if !are_all => {

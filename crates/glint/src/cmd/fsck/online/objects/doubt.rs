@@ -115,16 +115,16 @@ impl ObjectDoubt {
                 && differ(*sealed, seal)
             {
                 let what = format!(
-                    "object {object} of file {ino} is another one on OST {ost} than on OST {first}, \
-                     and nothing says which one is right: look at the file, and write it anew"
+                    "object {object} of file {ino} is another one on OST {ost} than on OST \
+                     {first}, and nothing says which one is right: look at the file, and write it anew"
                 );
                 find(what, Outcome::Left);
             }
         }
     }
 
-    /// As it is by a later look, before and after which the object was to be there; `None` if it was
-    /// changed meanwhile. Of a content that was, nothing is known then.
+    /// As it is by a later look, before and after which the object was to be there; `None` if it
+    /// was changed meanwhile. Of a content that was, nothing is known then.
     pub(super) fn confirmed(
         &self,
         before: &ObjectUse,
@@ -223,8 +223,8 @@ mod tests {
         let (one, two) = (with_digest(1), with_digest(2));
         assert_eq!(found(&[(0, one), (1, one), (2, one)]), none);
         let differs = found(&[(0, one), (1, two), (2, one)]);
-        let said = "object 0000000000000007.8000 of file 0x7 is another one on OST 1 than on OST 2, \
-                    and nothing says which one is right: look at the file, and write it anew";
+        let said = "object 0000000000000007.8000 of file 0x7 is another one on OST 1 than on OST \
+                    2, and nothing says which one is right: look at the file, and write it anew";
         assert_eq!(differs, [said]);
         assert_eq!(found(&[(0, one), (1, two), (2, Open)]).len(), 1, "the head is being changed");
         assert_eq!(found(&[(0, Open), (1, two), (2, Open)]), none);
