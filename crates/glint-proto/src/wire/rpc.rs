@@ -17,7 +17,8 @@ use crate::{
     Attr, Capability, Cred, Errno, FsResult, Ino, ObjectId, RequestId, Session, Timestamp,
 };
 pub use namespace::{
-    EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery, ObjectUse, StoredFact,
+    EntryFact, EntryPlace, FileEnd, InodeFact, NamespacePage, NamespaceQuery, ObjectUse,
+    StoredFact, StoredSeal,
 };
 pub use orders::{
     BalanceStep, BalanceTurn, DrainOst, DrainStep, FilesToMove, GiveUp, GiveUpStep, OstOrder,
