@@ -60,7 +60,7 @@ fn a_close_says_what_calls_write_that_still_wait() {
         let says = said.clone();
         fake.turn(move |_, request, answer| {
             if let MdsRequest::Release { wrote, .. } = request {
-                says.lock().push(wrote.as_ref().and_then(|(_, objects)| objects.clone()));
+                says.lock().push(wrote.and_then(|(_, objects)| objects));
             }
             answer
         });

@@ -177,7 +177,7 @@ fn ends_of_files_are_told_while_nobody_writes_them() {
     tree.ask(&ROOT, &MdsRequest::Release { ino, write: true, wrote }).unwrap();
     let object = ObjectId { ino, stripe: 0 };
     let end = FileEnd { object, bytes: 5, used: ObjectUse::Alone(0) };
-    assert_eq!(ends(), [end.clone()]);
+    assert_eq!(ends(), std::slice::from_ref(&end));
     let again =
         |inodes: &[Ino]| block_on(tree.mds.file_ends_again(inodes, 1)).map(|page| page.ends);
     assert_eq!(again(&[Ino::ROOT, ino]), Ok(vec![end]));
