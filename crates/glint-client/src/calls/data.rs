@@ -371,11 +371,12 @@ impl<T: Transport> Client<T> {
         let mut done = 0;
         while done < len {
             let want = ((len - done) as usize).min(buffer.len());
-            let n = self.read(from, from_offset, &mut buffer[..want], false).await?;
+            // Both apart from the state of each call.
+            let n = Box::pin(self.read(from, from_offset, &mut buffer[..want], false)).await?;
             if n == 0 {
                 break;
             }
-            match self.write(to, to_offset, &buffer[..n], how).await {
+            match Box::pin(self.write(to, to_offset, &buffer[..n], how)).await {
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
                 Ok(()) => {}

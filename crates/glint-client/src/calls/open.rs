@@ -219,7 +219,10 @@ impl<T: Transport> Client<T> {
     /// The last use of a handle: says what was written through it.
     pub(crate) async fn release(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(handle)?;
-        file.until_unchanging().await;
+        if file.is_changing() {
+            // Seldom, and apart from the state of each close.
+            Box::pin(file.until_unchanging()).await;
+        }
         let inode = self.inode(file.ino);
         self.end_posix_locks(&file).await;
         if let Some(inode) = inode.as_ref().filter(|_| file.in_pages) {

@@ -73,6 +73,11 @@ impl Drop for ChangingCall {
 }
 
 impl OpenFile {
+    /// Whether a call changes data through it.
+    pub(crate) fn is_changing(&self) -> bool {
+        *self.changing.lock() > 0
+    }
+
     /// Waits until no call changes data through it.
     pub(crate) async fn until_unchanging(&self) {
         self.changing.until(|calls| (*calls == 0).then_some(())).await;
