@@ -3,9 +3,8 @@
 //! Invariants:
 //! - What asks for that ([`Way::Apart`]) has no thread but those of the disk wait for it: not for the
 //!   device, nor for a lock that is held by who waits for it.
-//! - Nothing else waits on the calling thread once the disk was seen to be slow, nor while others
-//!   wait for what that thread has under way ([`ReliedOn`]); changes of an object are made in the
-//!   order in which they came then, too, whoever still waits for them.
+//! - Nothing else waits on the calling thread once the disk was seen to be slow; changes of an object
+//!   are made in the order in which they came then, too, whoever still waits for them.
 //! - An object is removed after the changes that were begun before.
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
@@ -26,7 +25,6 @@ use changing::Changing;
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Counter, Layer, Span};
-use glint_wait::ReliedOn;
 use listing::NamesAhead;
 use std::io;
 use std::sync::Arc;
@@ -38,8 +36,7 @@ pub type Kept = Box<dyn Send>;
 
 /// On which thread a request waits for the disk.
 pub enum Way {
-    /// On the calling one as long as the disk is prompt, and nobody else relies on that thread:
-    /// none is woken.
+    /// On the calling one as long as the disk is prompt: none is woken.
     InPlace,
     /// On one of the disk's own. The request is executed whether or not anybody waits for it.
     Apart(Apart),
@@ -167,13 +164,6 @@ impl<D: Disk> Ost<D> {
         self.apart(CallKind::Long, Apart::keeping(changes), remove).await.ok()
     }
 
-    /// Whether the calling thread may wait for the disk. That is kept for as long as the disk
-    /// stands still, if it begins to just now.
-    fn may_wait_here(&self) -> bool {
-        let is_relied_on = D::WAITS && ReliedOn::is_now();
-        !is_relied_on && !self.watch.is_slow()
-    }
-
     fn outcome<T>(&self, object: ObjectId, result: io::Result<T>) -> FsResult<T> {
         result.map_err(|source| {
             let path = self.store.path().display().to_string();
@@ -196,11 +186,7 @@ impl<D: Disk> Ost<D> {
         let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
         let changed = request.object().filter(|_| request.is_modifying());
         let apart = match way {
-            Way::InPlace
-                if !takes_long
-                    && self.may_wait_here()
-                    && !changed.is_some_and(|object| self.changing.has(object)) =>
-            {
+            Way::InPlace if !takes_long && !self.watch.is_slow() => {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
                 return perform(&self.store, client, request, bulk.data(), false);
@@ -368,7 +354,7 @@ impl<D: Disk> Ost<D> {
         buffer: &mut [u8],
         way: Way,
     ) -> io::Result<u32> {
-        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || !self.may_wait_here());
+        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
         let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
         let waiting = if adds_none { ReadMode::AddingNone } else { ReadMode::Waiting };
         let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));

@@ -313,11 +313,8 @@ pub struct Descriptors {
 
 /// Descriptors for logs, journals, sockets that listen, and what a request opens and closes.
 const DESCRIPTORS_OTHER: u64 = 128;
-/// Descriptors for each core: rings, what wakes them, the entrance of a mount; also of threads that
-/// go on for those that a disk keeps.
-const DESCRIPTORS_PER_CORE: u64 = 16;
-/// Descriptors of a connection: that of the thread that serves it, and one by which others end it.
-const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+/// Descriptors for each core: rings, what wakes them, the entrance of a mount.
+const DESCRIPTORS_PER_CORE: u64 = 8;
 /// Most tables that are kept open.
 const TABLES_OPEN_MAX: u64 = 900;
 /// Fewest tables that the engine works with.
@@ -338,8 +335,7 @@ pub const fn descriptors(limit: u64, cores: u64, osts: u64) -> Option<Descriptor
     if tables < TABLES_OPEN_MIN || objects < OBJECTS_OPEN_MIN * osts {
         return None;
     }
-    let connections = (rest - tables - objects) / DESCRIPTORS_PER_CONNECTION;
-    Some(Descriptors { connections, tables, objects })
+    Some(Descriptors { connections: rest - tables - objects, tables, objects })
 }
 
 /// The fewest descriptors for which [`descriptors`] has a way.

@@ -8,7 +8,6 @@
 //! - [`Signal`]: the one task that waits, on the thread of the one who wakes it.
 //! - [`Sharded`]: a state in parts, by key.
 //! - [`Backoff`]: pauses between attempts.
-//! - [`ReliedOn`]: what a thread has under way that others wait for.
 //!
 //! **Promises.** A wait ends when its condition is true and it was woken after that became so,
 //! whatever the order of the two threads. A waiter that is dropped leaves nothing behind, and its
@@ -28,7 +27,6 @@
 mod backoff;
 mod list;
 mod monitor;
-mod relied_on;
 mod sharded;
 mod signal;
 mod sync;
@@ -37,7 +35,6 @@ mod turns;
 pub use backoff::Backoff;
 pub use list::WaitList;
 pub use monitor::Monitor;
-pub use relied_on::ReliedOn;
 pub use sharded::Sharded;
 pub use signal::Signal;
 pub use turns::Turns;

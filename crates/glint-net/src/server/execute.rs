@@ -4,8 +4,6 @@
 //! - Before a client has said hello, and when its session is over, nothing is done for it.
 //! - What waits for a lock waits no longer than its connection lasts, and of a session no more than
 //!   [`WAITING_PER_SESSION_MAX`].
-//! - No call is made in place that a disk may keep while others wait for what this thread has
-//!   parked.
 //! - A request is what its body says: a header that says something else ends the connection.
 //! - What failed because the server's own disk has is not answered while the server is about to end
 //!   ([`commits`](super::commits)).
@@ -19,7 +17,7 @@ use crate::server::refusals::{
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
-use glint_proto::chain::{Destination, Forward, PeerRequest};
+use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
 use glint_proto::message::{Hello, NamespaceQuery, Reply, Request, Survived};
@@ -28,7 +26,6 @@ use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest,
     MetadataService, Op, OstReply, OstRequest, Owner, Reclaim, RequestId, Session, Timestamp,
 };
-use glint_wait::ReliedOn;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -89,7 +86,6 @@ impl<S: Service> Worker<S> {
             spare.permits(&*self.service, &connection.peer, header.client, &request).await;
         }
         check_slot(header, &request)?;
-        let _relied_on = holds_others(&request).then(ReliedOn::begin);
         let received = Received { connection: &connection, header, now };
         // The head of a chain is told at once, and goes on with the other members.
         let is_forward = matches!(request, Request::Ost { forward: Some(_), .. });
@@ -466,18 +462,6 @@ impl<S: Service> Worker<S> {
             _ => bulk.clear(),
         }
         answer
-    }
-}
-
-/// Whether others may wait for what a request has until it is answered: locks of names, the right
-/// to change an object of a chain. One for data without copies has nothing of the kind.
-fn holds_others(request: &Request<'_>) -> bool {
-    match request {
-        Request::Mds { request, .. } => !request.is_patient(),
-        Request::Ost { to, forward, .. } => to.chain.is_some() || forward.is_some(),
-        Request::Peer(request) => !matches!(request, PeerRequest::Commit(_)),
-        Request::Reclaim(_) | Request::Replay { .. } | Request::Oss(_) => true,
-        _ => false,
     }
 }
 

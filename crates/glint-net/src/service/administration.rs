@@ -65,11 +65,6 @@ pub trait AdminService {
         false
     }
 
-    /// Whether a disk of an OST here has, or had just now, calls that take long.
-    fn has_slow_disk(&self) -> bool {
-        false
-    }
-
     /// How one more thread that hears clients says that it runs, if somebody counts.
     fn beat(&self) -> Option<Beat> {
         None

@@ -17,7 +17,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net as unix;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -207,15 +207,6 @@ pub(crate) enum Accepted {
 }
 
 impl Accepted {
-    /// Another descriptor of its socket, where there is one to be had.
-    pub(crate) fn another_descriptor(&self) -> Option<OwnedFd> {
-        let socket = match self {
-            Accepted::Tcp(stream, _) => stream.as_fd(),
-            Accepted::Unix(stream) => stream.as_fd(),
-        };
-        socket.try_clone_to_owned().ok()
-    }
-
     /// For the runtime of this thread. A peer that does not say who it is in time is refused.
     pub(crate) async fn attach(self) -> io::Result<Stream> {
         Ok(match self {

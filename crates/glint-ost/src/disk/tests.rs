@@ -6,7 +6,6 @@ use crate::store::object::ReadMode;
 use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest, clock};
-use glint_wait::ReliedOn;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -293,27 +292,6 @@ fn a_lone_request_wakes_nobody_and_one_apart_is_executed_whoever_waits_for_it() 
         assert_eq!(ost.store().stat(OBJECT).unwrap(), None);
     }
     assert!(ost.threads() > 0);
-}
-
-/// What it waits for in place may keep it for as long as a disk stands still.
-#[test]
-fn a_thread_on_which_others_rely_has_the_disk_wait_elsewhere_and_changes_keep_their_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let ost = Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap());
-    let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
-    let ask = |data| ost.handle(ClientId(1), write, Bulk::Out(data), Way::InPlace);
-    block_on(ask(b"place")).unwrap();
-    assert_eq!(ost.threads(), 0);
-    for _ in 0..100 {
-        let relied_on = ReliedOn::begin();
-        let _ = block_on(poll_once(std::pin::pin!(ask(b"apart"))));
-        assert!(ost.threads() > 0);
-        drop(relied_on);
-        block_on(ask(b"later")).unwrap();
-        let (mut room, read) = ([0; 5], OstRequest::Read { object: OBJECT, offset: 0, len: 5 });
-        block_on(ost.handle(ClientId(1), read, Bulk::In(&mut room), Way::InPlace)).unwrap();
-        assert_eq!(&room, b"later");
-    }
 }
 
 #[test]

@@ -17,11 +17,6 @@ pub(super) struct ObjectChange {
 }
 
 impl Changing {
-    /// Whether an object is being changed apart.
-    pub(super) fn has(&self, object: ObjectId) -> bool {
-        self.0.lock().contains_key(&object)
-    }
-
     /// A change whose order among others somebody else sees to.
     pub(super) fn beside_others(&self, object: ObjectId) -> ObjectChange {
         *self.0.lock().entry(object).or_default() += 1;

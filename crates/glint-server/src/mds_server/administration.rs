@@ -4,7 +4,6 @@ use super::MdsServer;
 use crate::status;
 use glint_kv::Kv;
 use glint_net::AdminService;
-use glint_ost::DiskWatch;
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
 use glint_proto::chain::ChainPolicy;
@@ -121,11 +120,6 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
             OssRequest::CheckSession { .. } => true,
             OssRequest::Member { .. } | OssRequest::Layout(_) | OssRequest::Objects { .. } => false,
         }
-    }
-
-    fn has_slow_disk(&self) -> bool {
-        let is_slow = |ost| self.osts.watch(ost).is_some_and(DiskWatch::is_slow);
-        (0..self.osts.count()).any(is_slow)
     }
 
     fn beat(&self) -> Option<Beat> {

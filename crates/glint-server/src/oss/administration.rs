@@ -3,7 +3,6 @@
 use super::Oss;
 use crate::replication::Here;
 use glint_net::AdminService;
-use glint_ost::DiskWatch;
 use glint_ost::disk::Disk;
 use glint_proto::message::{NamespacePage, NamespaceQuery};
 use glint_proto::{Session, SpaceInfo, clock};
@@ -49,10 +48,5 @@ impl<D: Disk> AdminService for Oss<D> {
         let mut page = self.osts.check_stored(*first, query).await?;
         self.replication.excuse_changed(&mut page.stored);
         Ok(page)
-    }
-
-    fn has_slow_disk(&self) -> bool {
-        let is_slow = |ost| self.osts.watch(ost).is_some_and(DiskWatch::is_slow);
-        (0..self.osts.count()).any(is_slow)
     }
 }
