@@ -159,7 +159,7 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Rename { parent, name, new_parent, new_name, flags } => {
                 self.rename(context, (parent, name), (new_parent, new_name), flags).await
             }
-            MdsRequest::Open { ino, flags } => self.open(context, ino, flags).await,
+            MdsRequest::Open { ino, flags } => self.open(context, ino, flags, MdsReply::Attr).await,
             MdsRequest::Release { ino, write, wrote } => {
                 self.release(context, ino, write, wrote).await
             }

@@ -11,7 +11,7 @@ use glint_proto::message::check_name;
 use glint_proto::posix::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::posix::{EXEC, New, check_new, entry_added, may_add_entry, new_inode};
 use glint_proto::{
-    Avoided, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Placement,
+    Avoided, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, Placement,
 };
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,10 @@ impl<K: Kv> Mds<K> {
         if let Some((ino, _)) = self.find_entry(parent, name).await? {
             self.permit(&directory, context.cred, EXEC).await?;
             return match open {
-                Some(flags) if !exclusive => self.open_existing(context, ino, flags).await,
+                Some(flags) if !exclusive => {
+                    let answer = |attr| MdsReply::Opened { attr, created: false };
+                    self.open(context, ino, flags, answer).await
+                }
                 _ => Err(Errno::EEXIST.into()),
             };
         }
@@ -186,13 +189,5 @@ impl<K: Kv> Mds<K> {
             record.has_default_acl = true;
         }
         Ok(record)
-    }
-
-    /// `open` with O_CREAT of a name that exists. The name is locked.
-    async fn open_existing(&self, context: &Context<'_>, ino: Ino, flags: OpenFlags) -> OpResult {
-        match self.open(context, ino, flags).await? {
-            MdsReply::Attr(attr) => Ok(MdsReply::Opened { attr, created: false }),
-            other => Ok(other),
-        }
     }
 }

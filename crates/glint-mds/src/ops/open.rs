@@ -8,11 +8,19 @@ use crate::session::open_files::Count;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::posix::{EXEC, READ, WRITE, kill_set_id};
-use glint_proto::{Errno, FileType, Ino, MdsReply, ObjectAttr, OpenFlags};
+use glint_proto::{Attr, Errno, FileType, Ino, MdsReply, ObjectAttr, OpenFlags};
 use std::sync::atomic::Ordering;
 
 impl<K: Kv> Mds<K> {
-    pub(crate) async fn open(&self, context: &Context<'_>, ino: Ino, flags: OpenFlags) -> OpResult {
+    /// Opens an inode. `answer` makes the reply of the whole request, which its record says, too: if
+    /// the server starts again before the client has heard it, that is what it is told.
+    pub(crate) async fn open(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        flags: OpenFlags,
+        answer: fn(Attr) -> MdsReply,
+    ) -> OpResult {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         self.look(context, ino)?;
         let mut record = self.inode(ino).await?;
@@ -70,7 +78,7 @@ impl<K: Kv> Mds<K> {
                 self.grant(context, ino, Bits::PLAIN);
             }
         }
-        let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
+        let reply = self.commit(context, batch, answer(record.attr)).await?;
         if context.is_replay() {
             // The client has said what it has open.
             self.opens.resized(context.client, ino);

@@ -9,8 +9,8 @@
 //! - What a client that is evicted had locked is free only when nothing of it is executed anywhere,
 //!   and when its end is on stable storage: a server that starts again after a loss of power takes
 //!   no reclaim from it (the edge conditions of RFC 8881, 8.4.2.1).
-//! - The reply of an operation that changed anything is in the batch of the change, so the two
-//!   survive or vanish together.
+//! - The reply of an operation that changed anything is in the batch of the change, as the client
+//!   hears it, so the two survive or vanish together.
 
 mod abandoned;
 

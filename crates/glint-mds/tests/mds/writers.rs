@@ -1,4 +1,5 @@
-//! Who is told the attributes of a file whose writers know them better.
+//! Who is told the attributes of a file whose writers know them better, and what is said again after
+//! a restart.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -7,7 +8,8 @@ use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_proto::lock::{Bits, Grant, Recall, Return};
 use glint_proto::{
-    Answer, ClientId, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags, SetAttr, Timestamp,
+    Answer, ClientId, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags, RenameFlags, SetAttr,
+    Timestamp,
 };
 use std::sync::Arc;
 
@@ -70,6 +72,58 @@ fn a_close_that_was_executed_before_a_restart_is_one_open_less_after_it() {
     assert!(block_on(ask(&mds, &writer, 3, release)).reply.is_ok());
     let seen = block_on(ask(&mds, &other, 1, MdsRequest::Getattr { ino: file }));
     assert!(gives_attributes(&seen), "nobody has it open");
+}
+
+/// creat(2), or open(2) with O_CREAT alone.
+fn create(name: &[u8], truncate: bool) -> MdsRequest<'_> {
+    MdsRequest::Create {
+        parent: Ino::ROOT,
+        name,
+        mode: 0o100_644,
+        umask: 0,
+        rdev: 0,
+        target: b"",
+        open: Some(OpenFlags { write: true, truncate, ..OpenFlags::default() }),
+        exclusive: false,
+    }
+}
+
+/// The client has not heard the first answer, and takes no other one for its request.
+#[test]
+fn what_is_asked_again_after_a_restart_is_answered_as_before() {
+    let kv = Arc::<MemoryKv>::default();
+    let run = |number| {
+        let mds = start(&kv, number);
+        let client = connect(&mds, 1);
+        mds.recovered(client.client());
+        (mds, client)
+    };
+    let file = {
+        let (mds, client) = run(1000);
+        ino_of(block_on(ask(&mds, &client, 1, FILE)))
+    };
+    let (parent, flags) = (Ino::ROOT, RenameFlags::default());
+    let cut = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let requests = [
+        // Its first writer, and one that cuts it.
+        create(b"f", false),
+        create(b"f", true),
+        MdsRequest::Open { ino: file, flags: cut },
+        create(b"new", true),
+        MdsRequest::Tmpfile { parent, mode: 0o600, umask: 0 },
+        MdsRequest::Setattr { ino: file, set },
+        MdsRequest::Link { ino: file, parent, name: b"link" },
+        MdsRequest::Rename { parent, name: b"link", new_parent: parent, new_name: b"l", flags },
+        MdsRequest::Unlink { parent, name: b"l" },
+    ];
+    for (xid, request) in (2..).zip(requests) {
+        let said = [0, 1].map(|again| {
+            let (mds, client) = run(1000 + 2 * xid + again);
+            block_on(ask(&mds, &client, xid, request.clone())).reply
+        });
+        assert!(said[0].is_ok() && said[0] == said[1], "{request:?}: {said:?}");
+    }
 }
 
 /// A copy of an object is lost while no other is there.
