@@ -212,7 +212,6 @@ impl<T: Transport> Client<T> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG);
         }
-        file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
         let inside = self.data.gate.enter(file.ino).await;
         if !how.pages {
@@ -231,6 +230,7 @@ impl<T: Transport> Client<T> {
                 // Pages are under locks on the whole file.
                 let range = if how.pages { Range::ALL } else { range };
                 let guard = self.lock_data(&inode, range, true, purpose).await?;
+                file.wrote.store(true, Ordering::Release);
                 let offset = if at_end { self.end_of(&inode, &file).await? } else { offset };
                 match self.space_is_kept(&file, offset, data.len()).await? {
                     true => self.write_behind(&inode, &file, offset, data),
@@ -241,7 +241,10 @@ impl<T: Transport> Client<T> {
                     self.error_of(&inode, &file)?;
                 }
             }
-            None => self.write_file(&file, offset, data, &|| true).await?,
+            None => {
+                file.wrote.store(true, Ordering::Release);
+                self.write_file(&file, offset, data, &|| true).await?;
+            }
         }
         drop(inside);
         glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
@@ -326,14 +329,15 @@ impl<T: Transport> Client<T> {
         if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG);
         }
-        file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
         self.take_privileges(inode.as_deref(), &file, Writer::of(caller)).await?;
         let _inside = self.data.gate.enter(file.ino).await;
         let Some(inode) = inode else {
+            file.wrote.store(true, Ordering::Release);
             return self.allocate_file(&file, mode, offset, len, &|| true).await;
         };
         let guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
+        file.wrote.store(true, Ordering::Release);
         self.flush_inode(&inode).await?;
         let update = self.cache.begin_update(&[file.ino]);
         let result = self.allocate_file(&file, mode, offset, len, &|| guard.is_held()).await;

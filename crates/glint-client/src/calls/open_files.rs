@@ -20,7 +20,9 @@ pub(crate) struct OpenFile {
     /// Counted as a writer at the MDS.
     pub(crate) write: bool,
     pub(crate) is_dir: bool,
-    /// Data was changed through this handle, so its release brings the size home.
+    /// Data was changed through this handle, so its release brings the size home. Not before that had a
+    /// lock: another client may be cutting the file since before it was opened, and what the objects say
+    /// until then is older than what the MDS knows.
     pub(crate) wrote: AtomicBool,
     /// Writes go to the end (O_APPEND).
     pub(crate) append: bool,

@@ -20,7 +20,7 @@ use crate::listing::known::keeps_names;
 use crate::vfs::{Caller, Listing, Valid};
 use glint_net::Transport;
 use glint_proto::limits::{
-    DIR_ENTRY_BYTES, DIR_ENTRY_PLUS_BYTES, DIR_PAGE_ENTRIES_MAX, dir_page_bytes,
+    DIR_ENTRY_BYTES, DIR_ENTRY_PLUS_BYTES, DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, dir_page_bytes,
 };
 use glint_proto::lock::Bits;
 use glint_proto::posix::{COOKIE_DOT, COOKIE_DOT_DOT, cookie};
@@ -119,6 +119,20 @@ fn is_whole(state: &InodeState) -> bool {
     is_protected && is_known && state.dentries.children() <= NAMES_MAX
 }
 
+/// What a name of this directory leads to, if that is known, and others cannot move it.
+fn kind_in(state: &InodeState, directory: Ino) -> Option<FileType> {
+    let attr = state.attributes().filter(|_| keeps_names(state, directory))?;
+    FileType::from_mode(attr.mode)
+}
+
+/// The directory above this one, if that is known, and others cannot move it.
+fn parent_of(state: &InodeState, directory: Ino) -> Option<Ino> {
+    match directory == Ino::ROOT {
+        true => Some(Ino::ROOT),
+        false => state.parent().filter(|parent| keeps_names(state, *parent)),
+    }
+}
+
 impl Cache {
     /// The entries of a page, and whether no others follow; `None` if not all that it tells is known.
     fn page_from_memory(
@@ -145,11 +159,7 @@ impl Cache {
         let mut entries = Vec::with_capacity(names.len());
         for (cookie, name, ino) in &names {
             let child = self.find(*ino)?;
-            let state = child.lock();
-            if !keeps_names(&state, directory) {
-                return None;
-            }
-            let kind = FileType::from_mode(state.attributes()?.mode)?;
+            let kind = kind_in(&child.lock(), directory)?;
             entries.push(entry(*ino, *cookie, name, kind));
         }
         let state = inode.lock();
@@ -162,22 +172,37 @@ impl Cache {
             page.push(entry(directory, COOKIE_DOT, b".", FileType::Directory));
         }
         if wanted.after < COOKIE_DOT_DOT {
-            let parent = match directory == Ino::ROOT {
-                true => Ino::ROOT,
-                false => state.parent().filter(|parent| keeps_names(&state, *parent))?,
-            };
+            let parent = parent_of(&state, directory)?;
             page.push(entry(parent, COOKIE_DOT_DOT, b"..", FileType::Directory));
         }
         page.extend(entries);
         Some((page, is_end))
     }
+
+    /// Whether all that the first page of a directory tells is known, as far as is seen without making
+    /// it: of a large directory as many names as a page has are looked at, whichever these are.
+    fn may_tell(&self, directory: Ino) -> bool {
+        let Some(inode) = self.find(directory) else { return false };
+        let children: Vec<Ino> = {
+            let state = inode.lock();
+            if !is_whole(&state) || parent_of(&state, directory).is_none() {
+                return false;
+            }
+            let most = WantedPage::new(0, DIR_PAGE_BYTES_MAX as u32, true).names_max();
+            state.dentries.iter().take(most).map(|(_, ino)| ino).collect()
+        };
+        let is_told = |ino: Ino| {
+            let child = self.find(ino);
+            child.is_some_and(|child| kind_in(&child.lock(), directory).is_some())
+        };
+        children.into_iter().all(is_told)
+    }
 }
 
 impl<T: Transport> Client<T> {
-    /// Whether the names of a directory need not be asked for.
+    /// Whether the first page of a directory need not be asked for.
     pub(super) fn is_in_memory(&self, directory: Ino) -> bool {
-        self.name_order.seed().is_some()
-            && self.cache.find(directory).is_some_and(|inode| is_whole(&inode.lock()))
+        self.name_order.seed().is_some() && self.cache.may_tell(directory)
     }
 
     /// Lists a page of a directory from memory; `None` if the MDS has to be asked.
@@ -263,6 +288,15 @@ mod tests {
             cache.inode(ino).lock().on_recall(bits, 2, 0);
             cache
         };
+        // Of what is not told from memory nobody says so before.
+        assert!(cache().may_tell(DIRECTORY));
+        let lost = [
+            (DIRECTORY, Bits::NEGATIVE),
+            (DIRECTORY, Bits::ENTRY),
+            (FILE, Bits::ENTRY),
+            (OTHER, Bits::ATTR),
+        ];
+        assert!(lost.iter().all(|(ino, bits)| !lose(*ino, *bits).may_tell(DIRECTORY)));
         assert_eq!(page(&lose(DIRECTORY, Bits::NEGATIVE), 2), None);
         // The directory hears of it later than the inode.
         assert_eq!(page(&lose(FILE, Bits::ENTRY), 2), None);

@@ -9,8 +9,8 @@ use glint_client::{Caller, Make, Vfs};
 use glint_net::host;
 use glint_proto::lock::{Bits, DataLock, Grant, Range};
 use glint_proto::{
-    Attr, Ino, MdsReply, MdsRequest, Op, OstRequest, SetAttr, SetTime, Timestamp, XattrFlags,
-    deferred,
+    Attr, Errno, Ino, MdsReply, MdsRequest, Op, OstRequest, SetAttr, SetTime, Timestamp,
+    XattrFlags, deferred,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -79,6 +79,25 @@ fn a_close_says_what_calls_write_that_still_wait() {
         let said = said.lock().clone();
         assert_eq!(said.iter().flatten().map(|objects| objects.size).collect::<Vec<_>>(), [4]);
         assert_eq!(fake.data(0), b"data");
+    });
+}
+
+/// Another client may be cutting the file, which was opened after the MDS has heard of that: it knows the
+/// size, and the objects are still longer.
+#[test]
+fn a_close_after_a_write_that_had_no_lock_says_nothing_of_the_size() {
+    with_client(async |fake, client| {
+        let file = open(&client).await;
+        fake.turn(|_, request, answer| match request {
+            MdsRequest::Lock { .. } => (Err(Errno::EIO), Vec::new()),
+            _ => answer,
+        });
+        assert_eq!(write(&client, file, 0, b"data").await, Err(Errno::EIO));
+        let caller = &Caller::ROOT;
+        assert_eq!(client.fallocate(caller, file, 0, 0, 4).await, Err(Errno::EIO));
+        client.release(file).await.unwrap();
+        let released = fake.0.lock().released.clone();
+        assert!(matches!(released[..], [None]), "{released:?}");
     });
 }
 

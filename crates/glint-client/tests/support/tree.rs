@@ -112,6 +112,12 @@ impl Fake {
                 grants.extend((cookie == 0).then_some(free));
                 (Ok(MdsReply::Dir(page)), grants)
             }
+            MdsRequest::GrantInodes { count, .. } => {
+                let (first, osts, name_seed) = (1 << 60, 4, 9);
+                let (avoided, chains) = (Vec::new(), Vec::new());
+                let reply = MdsReply::Inodes { first, count, osts, avoided, chains, name_seed };
+                (Ok(reply), Vec::new())
+            }
             MdsRequest::Open { ino, .. } => (said(tree.attr(&like, ino)), vec![locks(ino)]),
             MdsRequest::Prefetch { ref inos } => {
                 let lock = DataLock { number: 1, range: Range::ALL, write: false };

@@ -4,7 +4,8 @@
 //! Invariant: what a close says of a file's size is believed only if nothing can have changed
 //! the size since it was asked: no other writer, no truncation by another client, no later
 //! close. A close travels alone, and may arrive after what was done later. And only of who had
-//! the file open for writing.
+//! the file open for writing. Who opens it while another client is still cutting its objects says
+//! nothing of its size before it had a lock on its data, which waits for that.
 //!
 //! A file that a rename replaced stays for a moment, as if somebody had it open: a call that has found it
 //! by its name still reaches it, as on a local file system.

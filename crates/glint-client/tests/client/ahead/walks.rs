@@ -5,7 +5,7 @@
 use crate::support::{Fake, Tree, with_client};
 use futures_util::FutureExt;
 use futures_util::future::join;
-use glint_client::{Caller, Client, Handle, Vfs};
+use glint_client::{Caller, Client, Handle, Make, Vfs};
 use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, Recall, Return};
 use glint_proto::{DirEntry, Ino, Op};
@@ -347,5 +347,48 @@ fn attributes_that_others_may_have_changed_are_not_told() {
         let unknown: Vec<Ino> =
             entries.iter().filter(|entry| entry.attr.is_none()).map(|entry| entry.ino).collect();
         assert_eq!((entries.len() as u64, unknown), (TREE.files, vec![file]));
+    });
+}
+
+/// All names of the directories are known, but others write one file of each, so that they are not listed
+/// from memory.
+#[test]
+fn directories_that_cannot_be_listed_from_memory_are_listed_ahead() {
+    with_client(async |fake, client| {
+        let walk = TreeReader { fake: &fake, client: &client };
+        fake.serve(TREE);
+        client.prefetch_files();
+        // It hears in which order the MDS lists names.
+        let make = Make { mode: 0o040_755, umask: 0, rdev: 0, target: b"" };
+        assert!(client.make(&Caller::ROOT, Ino::ROOT, b"d", make).await.is_err());
+        let directories = async || {
+            let mut entries = walk.list(Ino::ROOT).await;
+            entries.retain(|entry| !matches!(entry.name.as_slice(), b"." | b".."));
+            entries.into_iter().map(|entry| entry.ino).collect::<Vec<Ino>>()
+        };
+        let all = 1 + TREE.directories as usize;
+        for _ in 0..2 {
+            for directory in directories().await {
+                walk.list(directory).await;
+            }
+            walk.has_asked(all).await;
+        }
+        for directory in 0..TREE.directories {
+            walk.loses(Tree::file(directory, 3), Bits::ATTR).await;
+        }
+        for (at, directory) in directories().await.into_iter().enumerate() {
+            let handle = walk.open(directory).await;
+            fake.hold_answers(at > 0);
+            let read = client.readdir(&Caller::ROOT, handle, 0, ROOM, true);
+            let page = match at {
+                0 => read.await,
+                _ => read.now_or_never().expect("it is here"),
+            };
+            fake.hold_answers(false);
+            assert_eq!(page.unwrap().entries.len() as u64, TREE.files);
+            client.release(handle).await.unwrap();
+            host::sleep(Duration::from_millis(5)).await;
+        }
+        walk.has_asked(all + TREE.directories as usize).await;
     });
 }
