@@ -32,8 +32,6 @@ pub(crate) struct Destroyed {
     pub(crate) kept: HashMap<OrphanKey, Instant>,
     /// Until when that is so of all that the last run has left: nobody knows when data moved.
     pub(crate) left_kept: Option<Instant>,
-    /// Some files with copies wait until no member of a chain lacks anything.
-    wait_for_members: bool,
     pub(crate) retry: Retry,
 }
 
@@ -115,19 +113,13 @@ impl Destroyed {
     }
 
     /// Files whose removal is durable, but for those of which something is left, or may have come
-    /// back: from `quiet` on nobody copies objects. Those are removed once more then, and when that
-    /// is not known from time to time.
+    /// back: nobody has copied objects since `quiet`.
     pub(super) fn take(
         &mut self,
         durable: u64,
         left: &[Ino],
         quiet: Option<Instant>,
     ) -> Vec<OrphanKey> {
-        if let Some(quiet) = quiet
-            && std::mem::take(&mut self.wait_for_members)
-        {
-            self.retry.at(quiet);
-        }
         if !left.is_empty() {
             let left: HashSet<&Ino> = left.iter().collect();
             let is_left = |key: &[u8]| Ino::from_key(key).is_some_and(|ino| left.contains(&ino));
@@ -142,13 +134,7 @@ impl Destroyed {
                 Some(Removal { begun: Some(begun), .. })
                     if quiet.is_none_or(|quiet| begun < quiet) =>
                 {
-                    match quiet {
-                        Some(quiet) => self.retry.at(quiet),
-                        None => {
-                            self.wait_for_members = true;
-                            self.retry.later(clock::now());
-                        }
-                    }
+                    self.retry.later(clock::now());
                 }
                 Some(_) => done.push(key),
                 None => {}
@@ -176,24 +162,12 @@ mod tests {
             let mut destroyed = Destroyed::default();
             destroyed.add(7, &files, now);
             assert!(destroyed.take(6, &[], quiet).is_empty(), "that is not durable");
-            (destroyed.take(7, &[], quiet), destroyed)
+            (destroyed.take(7, &[], quiet), destroyed.retry.due.is_some())
         };
-        let soon = now + Duration::from_secs(25);
-        let (done, mut waits) = after_removal(None);
-        assert_eq!(done, [key(1)]);
-        assert!(waits.retry.due.is_some(), "from time to time");
-        let (done, knows) = after_removal(Some(soon));
-        assert_eq!((done, knows.retry.due), (vec![key(1)], Some(soon)), "not before");
-        let (done, ends) = after_removal(Some(now));
-        assert_eq!((done, ends.retry.due), (vec![key(1), key(2)], None));
-        // The last member that lacked something has got it, long after the first attempt.
-        let late = now + Duration::from_secs(200);
-        waits.retry.due = Some(late);
-        assert!(waits.take(7, &[], Some(soon)).is_empty());
-        assert_eq!(waits.retry.due, Some(soon));
-        waits.retry.due = Some(late);
-        waits.take(7, &[], Some(soon));
-        assert_eq!(waits.retry.due, Some(late), "once");
+        let second = Duration::from_secs(1);
+        assert_eq!(after_removal(None), (vec![key(1)], true));
+        assert_eq!(after_removal(Some(now + second)), (vec![key(1)], true));
+        assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], false));
     }
 
     #[test]

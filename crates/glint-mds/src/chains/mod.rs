@@ -9,5 +9,4 @@ pub(crate) mod named_files;
 pub(crate) mod outdated;
 pub(crate) mod placement;
 pub(crate) mod policy;
-mod quiet;
 pub(crate) mod table;

@@ -9,15 +9,14 @@
 
 use crate::chains::membership::{self, Seen};
 use crate::chains::placement::{self, Placed, TooFewDomains};
-use crate::chains::quiet::QuietChains;
 use crate::error::errno;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::chain::{Chain, ChainId, ChainTargets, Member, MemberEvent, MemberState};
 use glint_proto::limits::CHAINS_MAX;
-use glint_proto::{Avoided, Errno, FsResult, message};
+use glint_proto::{Avoided, Errno, FsResult, clock, message};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Prefix of the keys of rows: `chain/` and the target.
 const KEY: &[u8] = b"chain/";
@@ -26,6 +25,8 @@ const KEYS_END: &[u8] = b"chain0";
 /// the target, and the OST.
 const UNFILLED: &[u8] = b"unfilled/";
 const UNFILLED_END: &[u8] = b"unfilled0";
+/// Longest time that a new head takes to make copies equal, and clients to send it what they must.
+const TAKEOVER_MAX: Duration = Duration::from_secs(30);
 
 /// Reason that chains could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -86,20 +87,21 @@ struct Rows {
     given_up: Vec<u16>,
     /// Members that were emptied and have not got everything since, by targets.
     unfilled: BTreeSet<(u16, u16)>,
-    quiet: QuietChains,
+    /// When a row was changed last, and whether all members serve by all of them.
+    last_change: Option<Instant>,
+    are_whole: bool,
 }
 
 impl Rows {
-    /// Puts rows into the table, of chains that were `just_made` or not.
-    fn put(&mut self, chains: Vec<Chain>, just_made: bool) {
-        let may_copy = !chains.is_empty() && !just_made;
+    /// Puts rows into the table.
+    fn put(&mut self, chains: impl IntoIterator<Item = Chain>) {
         for chain in chains {
             self.changes += 1;
             self.chains.insert(chain.id.target(), Row { chain, changed: self.changes });
         }
+        self.last_change = Some(clock::now());
         let serves = |member: &Member| member.state == MemberState::Serving;
-        let are_whole = self.chains.values().all(|row| row.chain.members.iter().all(serves));
-        self.quiet.on_rows(may_copy, are_whole);
+        self.are_whole = self.chains.values().all(|row| row.chain.members.iter().all(serves));
         self.recount();
     }
 
@@ -179,7 +181,7 @@ impl ChainTable {
         let unfilled = unfilled.map_err(errno)?;
         let unfilled = unfilled.iter().filter_map(|(key, _)| parse_unfilled(key)).collect();
         let mut rows = Rows { unfilled, ..Rows::default() };
-        rows.put(chains, false);
+        rows.put(chains);
         Ok(ChainTable { rows: RwLock::new(rows), changing: futures_util::lock::Mutex::default() })
     }
 
@@ -188,10 +190,11 @@ impl ChainTable {
         self.rows.read().chains.get(&target).map(|row| row.chain.clone())
     }
 
-    /// From when on no member of any chain gives another one what that lacks, unless something happens
-    /// to one; `None` while one may.
-    pub(crate) fn quiet_from(&self) -> Option<Instant> {
-        self.rows.read().quiet.from()
+    /// Since when no member of any chain gives another one what that lacks; `None` if one may.
+    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+        let rows = self.rows.read();
+        let quiet = rows.last_change.map_or_else(clock::now, |changed| changed + TAKEOVER_MAX);
+        (rows.are_whole && quiet <= clock::now()).then_some(quiet)
     }
 
     /// Number of the change that made a row as it is.
@@ -424,8 +427,7 @@ impl ChainTable {
         kv.sync().await.map_err(errno)?;
         let mut rows = self.rows.write();
         rows.unfilled = unfilled;
-        let just_made = chains.iter().all(|made| !rows.chains.contains_key(&made.id.target()));
-        rows.put(chains, just_made);
+        rows.put(chains);
         Ok(())
     }
 }

@@ -131,8 +131,8 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     let data = world.oss_data(3);
     eventually("it has no objects", || objects(&data).0 == 0);
 
-    // The MDS keeps objects with copies in mind until no copy can bring them back. Meanwhile its server
-    // has to run.
+    // The MDS keeps objects with copies in mind until no copy can bring them back, half a minute.
+    // Meanwhile its server has to run.
     let mut said = String::new();
     eventually("nothing is kept in mind", || {
         said = refused(glint().args(["ost", "remove", "3"]).arg(&dir));
