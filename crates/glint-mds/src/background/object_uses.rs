@@ -1,20 +1,16 @@
 //! Where objects are to be, for a check of what OSTs have that goes on beside requests.
 //!
-//! Invariants:
-//! - No object is called nobody's that a file has, or may have once a client that is there has told
-//!   of the file, or that somebody removes.
-//! - No end is told of a file that is open to be written, or whose objects know better how large it
-//!   is, nor of one that has no name: its objects go first.
+//! Invariant: no object is called nobody's that a file has, or may have once a client that is there
+//! has told of the file, or that somebody removes.
 
-use crate::background::namespace_pages::after;
 use crate::error::errno;
 use crate::service::Mds;
 use crate::session::sessions::is_of_server;
 use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{FileEnd, NamespacePage, NamespaceQuery, ObjectUse};
-use glint_proto::{Attr, Errno, FsResult, Ino, ObjectId};
+use glint_proto::message::ObjectUse;
+use glint_proto::{Attr, Errno, FsResult, ObjectId};
 
 impl<K: Kv> Mds<K> {
     /// Where some objects are to be, in their order. `own` OSTs are those of the MDS's own server.
@@ -59,47 +55,6 @@ impl<K: Kv> Mds<K> {
         let last = [key.as_slice(), &[0xff; 3]].concat();
         let left = self.kv.scan(Keyspace::Orphan, &key, &last, 1).await.map_err(errno)?;
         Ok(if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown })
-    }
-
-    /// Ends of files, in the order of their inodes, from this one on: a page.
-    pub async fn file_ends(&self, from: Ino, own: u16) -> FsResult<NamespacePage> {
-        let (from, to) = (from.key(), [0xff; 9]);
-        let found = self.kv.scan(Keyspace::Inode, &from, &to, CHECKED_RECORDS_MAX).await;
-        let found = found.map_err(errno)?;
-        let ends = found.iter().filter_map(|(key, value)| self.end_of(key, value, own)).collect();
-        let last = found.last().filter(|_| found.len() == CHECKED_RECORDS_MAX);
-        let next = last.map(|(key, _)| NamespaceQuery::Ends(after(key)));
-        Ok(NamespacePage { ends, next, ..NamespacePage::default() })
-    }
-
-    /// The same of some inodes.
-    pub async fn file_ends_again(&self, inodes: &[Ino], own: u16) -> FsResult<NamespacePage> {
-        if inodes.len() > CHECKED_RECORDS_MAX {
-            return Err(Errno::EINVAL);
-        }
-        let mut page = NamespacePage::default();
-        for ino in inodes {
-            let key = ino.key();
-            let value = self.kv.get(Keyspace::Inode, &key).await.map_err(errno)?;
-            page.ends.extend(value.and_then(|value| self.end_of(&key, value.as_ref(), own)));
-        }
-        Ok(page)
-    }
-
-    fn end_of(&self, key: &[u8], value: &[u8], own: u16) -> Option<FileEnd> {
-        let ino = Ino::from_key(key).filter(|_| key.len() == 8)?;
-        let Attr { size, size_on_ost, nlink, layout, .. } =
-            InodeRecord::decode(ino, value).ok().map(|record| record.attr).filter(Attr::is_file)?;
-        if size_on_ost || nlink == 0 {
-            return None;
-        }
-        let last = layout.pieces(size.checked_sub(1)?, 1).next()?;
-        let used = self.use_at(layout.ost_of(last.stripe, own));
-        Some(FileEnd {
-            object: layout.object(ino, last.stripe),
-            bytes: last.object_offset + 1,
-            used,
-        })
     }
 
     fn use_at(&self, target: u16) -> ObjectUse {

@@ -8,9 +8,7 @@ use futures_lite::future::block_on;
 use glint_kv::{Batch, Keyspace, Kv, Pair};
 use glint_mds::{check, clients_to_return};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{
-    FileEnd, MdsRequest, NamespacePage, NamespaceQuery, ObjectAttr, ObjectUse, OpenFlags,
-};
+use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse};
 use glint_proto::{FileType, Ino, ObjectId};
 
 /// The entry of a name.
@@ -162,26 +160,4 @@ fn objects_are_of_their_files_or_of_nobody() {
     put(&tree, Keyspace::Orphan, &moved.key(), &[0]);
     assert_eq!(uses(&[moved, gone]).unwrap(), [unknown.clone(), unknown]);
     assert!(uses(&vec![first; CHECKED_RECORDS_MAX + 1]).is_err());
-}
-
-#[test]
-fn ends_of_files_are_told_while_nobody_writes_them() {
-    let tree = planted();
-    let ino = tree.ino("file");
-    let ends = || block_on(tree.mds.file_ends(Ino(0), 1)).unwrap().ends;
-    assert_eq!(ends(), [], "none has bytes");
-    let flags = OpenFlags { write: true, ..OpenFlags::default() };
-    let open = MdsRequest::Open { ino, flags };
-    let wrote = Some((1, Some(ObjectAttr { size: 5, ..ObjectAttr::default() })));
-    tree.ask(&ROOT, &open).unwrap();
-    tree.ask(&ROOT, &MdsRequest::Release { ino, write: true, wrote }).unwrap();
-    let object = ObjectId { ino, stripe: 0 };
-    let end = FileEnd { object, bytes: 5, used: ObjectUse::Alone(0) };
-    assert_eq!(ends(), std::slice::from_ref(&end));
-    let again =
-        |inodes: &[Ino]| block_on(tree.mds.file_ends_again(inodes, 1)).map(|page| page.ends);
-    assert_eq!(again(&[Ino::ROOT, ino]), Ok(vec![end]));
-    assert!(again(&[ino; CHECKED_RECORDS_MAX + 1]).is_err());
-    tree.ask(&ROOT, &open).unwrap();
-    assert_eq!(ends(), [], "somebody may write it");
 }

@@ -116,10 +116,6 @@ impl Disk for LocalDisk {
         Ok(stat.st_size as u64)
     }
 
-    fn attribute_of(&self, path: &str, name: &str, value: &mut [u8]) -> DiskResult<usize> {
-        rustix::fs::lgetxattr(self.path.join(path), name, value)
-    }
-
     fn directory(&self, directory: &str) -> DiskResult<OwnedFd> {
         rustix::fs::openat(&self.directory, directory, DIRECTORY, Mode::empty())
     }

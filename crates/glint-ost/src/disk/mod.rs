@@ -103,12 +103,6 @@ pub trait Disk: Send + Sync + 'static {
     /// Size of a file.
     fn size(&self, path: &str) -> DiskResult<u64>;
 
-    /// An extended attribute of a file. Returns its length. The file is not opened for it where
-    /// that can be had: who asks whether others have it open finds it alone.
-    fn attribute_of(&self, path: &str, name: &str, value: &mut [u8]) -> DiskResult<usize> {
-        self.open_to_read(path)?.attribute(name, value)
-    }
-
     /// Opens a directory.
     fn directory(&self, directory: &str) -> DiskResult<Self::Directory>;
 

@@ -398,20 +398,3 @@ fn a_file_that_was_taken_away_does_not_come_back_with_a_loss_of_power() {
         assert!(disk.paths().is_empty());
     }
 }
-
-#[test]
-fn attributes_of_files_are_found_by_their_paths() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    std::fs::create_dir(dir.path().join("00")).unwrap();
-    let disk = LocalDisk::open(dir.path()).unwrap();
-    disk.create("00/a").unwrap().set_attribute("user.glint.sums", b"sums").unwrap();
-    disk.create("00/b").unwrap();
-    let attribute = |path: &str| {
-        let mut value = [0; 8];
-        let len = disk.attribute_of(path, "user.glint.sums", &mut value);
-        len.map(|len| value[..len].to_vec())
-    };
-    assert_eq!(attribute("00/a"), Ok(b"sums".to_vec()));
-    assert_eq!(attribute("00/b"), Err(Errno::NODATA));
-    assert_eq!(attribute("00/c"), Err(Errno::NOENT));
-}

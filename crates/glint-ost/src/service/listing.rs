@@ -10,8 +10,7 @@
 //! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
 //!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
 //!   would be taken for one that stands still.
-//! - Nobody waits for a list: no object is opened, and no lock is taken. What is said of the content
-//!   is what the checksums on the disk say, and none of it is read.
+//! - Nobody waits for a list: no object is opened, and no lock is taken.
 
 use crate::disk::{CallKind, Disk, DiskWatch};
 use crate::ost_set::OstSet;
@@ -21,7 +20,7 @@ use crate::store::object_store::{
     DIRECTORIES, ObjectStore, SHARD_SHIFT, directory_name, parse_name, path_of, shard_of,
 };
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespacePage, NamespaceQuery, StoredFact, StoredSeal};
+use glint_proto::message::{NamespacePage, NamespaceQuery, StoredFact};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, clock};
 use parking_lot::Mutex;
 use std::io;
@@ -116,8 +115,7 @@ impl<D: Disk> ObjectStore<D> {
                 Err(rustix::io::Errno::NOENT) => return None,
                 Err(error) => Err(Errno::from_io(&error.into())),
             };
-            let seal = size.map_or(StoredSeal::Open, |size| self.seal_at_rest(*object, size));
-            Some(StoredFact { object: *object, size, seal })
+            Some(StoredFact { object: *object, size })
         };
         objects.iter().filter_map(fact).collect()
     }
@@ -215,10 +213,7 @@ impl<D: Disk> OstSet<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::DiskFile;
     use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
-    use crate::store::object::ATTRIBUTE;
-    use crate::store::object::unreadable::UNREADABLE;
     use futures_lite::future::block_on;
     use std::path::Path;
     use std::sync::Arc;
@@ -296,31 +291,6 @@ mod tests {
     }
 
     #[test]
-    fn what_checksums_say_of_an_object_is_told_without_reading_it() {
-        let (disk, other) = (MemoryDisk::default(), MemoryDisk::default());
-        let told = |disk: &MemoryDisk| store(disk).facts_of(&[object(1)], &DiskWatch::default());
-        let seal = |disk: &MemoryDisk| told(disk)[0].seal;
-        for (disk, data) in [(&disk, b"data"), (&other, b"date")] {
-            let store = store(disk);
-            store.write(object(1), 0, data, None, false).unwrap();
-            assert_eq!(seal(disk), StoredSeal::Open);
-            store.settle(Duration::ZERO, None).unwrap();
-            assert!(matches!(seal(disk), StoredSeal::Sealed { block_log2: 16, .. }));
-        }
-        assert_ne!(seal(&disk), seal(&other));
-        store(&other).write(object(1), 0, b"data", None, false).unwrap();
-        assert_eq!(seal(&other), StoredSeal::Open, "it was changed");
-        let file = other.open(&path_of(object(1))).unwrap();
-        let copied = |value: &[u8]| file.set_attribute(ATTRIBUTE, value).unwrap();
-        copied(&store(&disk).check(object(1)).unwrap().unwrap());
-        assert_eq!(seal(&other), seal(&disk));
-        file.set_size(3).unwrap();
-        assert_eq!(seal(&other), StoredSeal::Damaged, "it lost a byte");
-        copied(&UNREADABLE);
-        assert_eq!(seal(&other), StoredSeal::Damaged);
-    }
-
-    #[test]
     fn objects_are_looked_at_again_where_they_are() {
         let disk = MemoryDisk::default();
         store(&disk).write(object(1), 0, b"data", None, false).unwrap();
@@ -329,8 +299,7 @@ mod tests {
             block_on(osts.check_stored(3, NamespaceQuery::StoredAgain { ost, objects }))
         };
         let both = ask(3, vec![object(1), object(2)]).unwrap().stored;
-        let open = StoredFact { object: object(1), size: Ok(4), seal: StoredSeal::Open };
-        assert_eq!(both, [open]);
+        assert_eq!(both, [StoredFact { object: object(1), size: Ok(4) }]);
         assert!(ask(2, Vec::new()).unwrap_err().contains("OST 2 is not on this server"));
         assert!(ask(4, Vec::new()).is_err());
         assert!(ask(3, vec![object(1); CHECKED_RECORDS_MAX + 1]).is_err());

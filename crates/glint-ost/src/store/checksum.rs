@@ -21,7 +21,6 @@ use crate::store::passing::Range;
 use crate::store::written::UNIT_BYTES;
 use blocks::BlockStates;
 use glint_proto::limits::FILE_BYTES_MAX;
-use glint_proto::message::StoredSeal;
 use std::io;
 use std::sync::LazyLock;
 
@@ -237,15 +236,6 @@ impl Sums {
     /// Whether any block is damaged.
     pub(crate) fn has_damage(&self) -> bool {
         (0..self.blocks()).any(|index| self.states.is_damaged(index))
-    }
-
-    /// What they say of the content to who compares copies.
-    pub(crate) fn told(&self) -> StoredSeal {
-        if self.has_damage() {
-            return StoredSeal::Damaged;
-        }
-        let add = |digest, sum: &u32| crc32c::crc32c_append(digest, &sum.to_le_bytes());
-        StoredSeal::Sealed { block_log2: self.block_log2, digest: self.sums.iter().fold(0, add) }
     }
 
     /// Size of the object when it was sealed.

@@ -10,7 +10,6 @@ use crate::store::checksum::Sums;
 use crate::store::object::unreadable::UNREADABLE;
 use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX, ObjectFile, is_unchanged};
 use crate::store::object_store::{ObjectStore, path_of};
-use glint_proto::message::StoredSeal;
 use glint_proto::{ObjectId, clock};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -368,21 +367,6 @@ impl<D: Disk> ObjectStore<D> {
         }
         let size = Sums::decode(&value[..len]).map(|sums| sums.size());
         Ok(size == Some(file.stat()?.size))
-    }
-
-    /// What the checksums on the disk say of an object that has this size there. It is not opened.
-    pub(crate) fn seal_at_rest(&self, object: ObjectId, size: u64) -> StoredSeal {
-        let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
-        match self.disk.attribute_of(&path_of(object), ATTRIBUTE, &mut value) {
-            // Also those that are damaged themselves.
-            Ok(len) => {
-                let sums = Sums::decode(&value[..len]).filter(|sums| sums.size() == size);
-                sums.map_or(StoredSeal::Damaged, |sums| sums.told())
-            }
-            // Longer than any that a store puts on.
-            Err(Errno::RANGE) => StoredSeal::Damaged,
-            Err(_) => StoredSeal::Open,
-        }
     }
 }
 

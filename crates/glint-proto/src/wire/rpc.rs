@@ -17,8 +17,7 @@ use crate::{
     Attr, Capability, Cred, Errno, FsResult, Ino, ObjectId, RequestId, Session, Timestamp,
 };
 pub use namespace::{
-    EntryFact, EntryPlace, FileEnd, InodeFact, NamespacePage, NamespaceQuery, ObjectUse,
-    StoredFact, StoredSeal,
+    EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery, ObjectUse, StoredFact,
 };
 pub use orders::{
     BalanceStep, BalanceTurn, DrainOst, DrainStep, FilesToMove, GiveUp, GiveUpStep, OstOrder,

@@ -49,17 +49,11 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
     async fn check_namespace(&self, query: NamespaceQuery) -> Result<NamespacePage, String> {
         let page = match query {
             NamespaceQuery::Stored { .. } | NamespaceQuery::StoredAgain { .. } => {
-                let mut page = self.osts.check_stored(0, query).await?;
-                self.replication.excuse_changed(&mut page.stored);
-                return Ok(page);
+                return self.osts.check_stored(0, query).await;
             }
             NamespaceQuery::Uses(objects) => {
                 let uses = self.mds.object_uses(&objects, self.osts.count()).await;
                 uses.map(|uses| NamespacePage { uses, ..NamespacePage::default() })
-            }
-            NamespaceQuery::Ends(from) => self.mds.file_ends(from, self.osts.count()).await,
-            NamespaceQuery::EndsAgain(inodes) => {
-                self.mds.file_ends_again(&inodes, self.osts.count()).await
             }
             query => self.mds.namespace_page(query).await,
         };

@@ -28,7 +28,6 @@ use glint_ost::OstSet;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest};
 use glint_proto::clock;
-use glint_proto::message::{StoredFact, StoredSeal};
 use glint_proto::{Errno, FsResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -115,17 +114,6 @@ impl Replication {
             Ok(()) => osts.settle(idle, noted),
             Err(errno) => {
                 tracing::error!(%errno, "could not settle the log of changed objects; it is tried again");
-            }
-        }
-    }
-
-    /// Takes back what objects are said to have that copies may differ in: those that were changed
-    /// recently, what is in doubt among them.
-    pub(crate) fn excuse_changed(&self, stored: &mut [StoredFact]) {
-        for fact in stored {
-            let is_sealed = matches!(fact.seal, StoredSeal::Sealed { .. });
-            if is_sealed && self.recent.names(fact.object) {
-                fact.seal = StoredSeal::Open;
             }
         }
     }

@@ -395,11 +395,6 @@ impl TouchedLog {
         }
     }
 
-    /// Whether any key has an object.
-    pub(super) fn names(&self, object: ObjectId) -> bool {
-        self.state().sets.names(object)
-    }
-
     /// Forgets objects in all keys: there are no such objects any more.
     pub(super) fn forget_objects(&self, objects: impl Iterator<Item = ObjectId>) {
         self.state().sets.forget_objects(objects);

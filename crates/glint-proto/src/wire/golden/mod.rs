@@ -12,7 +12,9 @@ use crate::lock::{
     Bits, DataLock, Grant, PosixLock, PosixLockHow, PosixLockMode, Range, Recall, Return,
 };
 use crate::message::*;
-use crate::oss::{OssInfo, OssReply, OssRequest};
+use crate::oss::{
+    Destroy, Heartbeat, ObjectPage, Orders, OssInfo, OssReply, OssRequest, ReplacedOst,
+};
 use crate::posix::ScanFilter;
 use crate::{
     Attr, ClientId, Cred, Errno, FileType, Ino, Layout, ObjectId, Op, Owner, Reclaim, SetAttr,
@@ -22,7 +24,6 @@ use serde::Serialize;
 use std::fmt::Debug;
 
 mod mds;
-mod oss;
 mod ost;
 
 const CHAIN_VERSION: ChainVersion = ChainVersion { target: 0xa001, version: 2 };
@@ -203,8 +204,6 @@ fn requests_and_replies_of_a_connection() {
         Request::Check(NamespaceQuery::Stored { ost: 1, after: Some(OBJECT) }),
         Request::Check(NamespaceQuery::StoredAgain { ost: 1, objects: vec![OBJECT] }),
         Request::Check(NamespaceQuery::Uses(vec![OBJECT])),
-        Request::Check(NamespaceQuery::Ends(Ino(1))),
-        Request::Check(NamespaceQuery::EndsAgain(vec![Ino(1)])),
     ];
     must_be(
         &requests,
@@ -240,9 +239,7 @@ fn requests_and_replies_of_a_connection() {
          Check 17020101010110016e
          Check 170301010708
          Check 170401010708
-         Check 1705010708
-         Check 170601
-         Check 17070101",
+         Check 1705010708",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -260,7 +257,6 @@ fn requests_and_replies_of_a_connection() {
         survived: Survived { mds: 9, ost: 10 },
         evicted: false,
     };
-    let seal = StoredSeal::Sealed { block_log2: 3, digest: 4 };
     let page = NamespacePage {
         inodes: vec![InodeFact {
             ino: Ino(7),
@@ -278,7 +274,7 @@ fn requests_and_replies_of_a_connection() {
         }],
         damaged: vec!["d".into()],
         next: Some(NamespaceQuery::Entries(vec![2])),
-        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO), seal }],
+        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO) }],
         uses: vec![
             ObjectUse::Alone(1),
             ObjectUse::Copies {
@@ -287,7 +283,6 @@ fn requests_and_replies_of_a_connection() {
                 members: vec![Member { ost: 1, state: MemberState::Serving }],
             },
         ],
-        ends: vec![FileEnd { object: OBJECT, bytes: 5, used: ObjectUse::Alone(1) }],
     };
     let replies = [
         Reply::Welcome(welcome),
@@ -325,7 +320,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102010708010a02030402020103020103010100010708050201",
+         Checked 10010704010106040109010110016e07040101016401010102010708010a02020103020103010100",
     );
 }
 
@@ -414,6 +409,69 @@ fn locks_and_what_is_said_of_them() {
     );
     let all = [Bits::ENTRY, Bits::ATTR, Bits::NEGATIVE, Bits::OPEN, Bits::PLAIN, Bits::DELEGATION];
     assert_eq!(all.map(|bits| bits.0), [1, 2, 4, 8, 32, 16]);
+}
+
+#[test]
+fn what_servers_of_osts_and_the_mds_say() {
+    let heartbeat = Heartbeat {
+        uuid: 1,
+        fs_uuid: 2,
+        address: "a".into(),
+        osts: 3,
+        fenced: vec![4],
+        done: (5, 6),
+        failed: vec![OBJECT],
+        space: vec![SPACE],
+        boot_verifier: 7,
+        chains: 8,
+        failure_domain: "d".into(),
+        replaced: vec![ReplacedOst { ost: 1, lose_last: true }],
+        leaves: true,
+        searching: vec![1],
+        failed_osts: vec![2],
+    };
+    let requests = [
+        OssRequest::Heartbeat(heartbeat),
+        OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
+        OssRequest::Member { chain: CHAIN_VERSION, ost: 1, event: MemberEvent::Synced },
+        OssRequest::Layout(Ino(1)),
+        OssRequest::Objects { target: 0xa001, after: OBJECT },
+    ];
+    must_be(
+        &requests,
+        "
+         Heartbeat 000102016103010405060107080101020304070801640101010101010102
+         CheckSession 0101020009
+         Member 0281c002020103
+         Layout 0301
+         Objects 0481c0020708",
+    );
+    let orders = Orders {
+        fs_uuid: 1,
+        sequence: 2,
+        first_ost: 3,
+        lease_ms: 4,
+        fence: vec![5],
+        more_to_fence: true,
+        orders: vec![(6, Destroy { ost: 7, objects: vec![OBJECT] })],
+        chains: vec![chain()],
+        last_change: 8,
+        known_everywhere: 9,
+        policy: ChainPolicy { heal_paused: true, min_replicas: 2, min_replicas_fails: true },
+    };
+    let replies = [
+        OssReply::Orders { orders, secret: [0xbb; 32] },
+        OssReply::SessionIsGood(true),
+        OssReply::Chain { row: chain(), is_settled: true },
+        OssReply::Layout(Some(LAYOUT)),
+        OssReply::Objects(ObjectPage { objects: vec![OBJECT], last: Some(OBJECT) }),
+    ];
+    must_be(&replies, "
+         Orders 0001020304010501010607010708010201030201000203020201020809010201bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+         SessionIsGood 0101
+         Chain 0202010302010002030202010201
+         Layout 03011402030401
+         Objects 04010708010708");
 }
 
 #[test]

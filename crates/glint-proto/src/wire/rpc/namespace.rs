@@ -20,10 +20,6 @@ pub enum NamespaceQuery {
     StoredAgain { ost: u16, objects: Vec<ObjectId> },
     /// What the MDS knows of these objects, in their order.
     Uses(Vec<ObjectId>),
-    /// Ends of files in the order of their inodes, from this one on.
-    Ends(Ino),
-    /// Another look: those of these inodes.
-    EndsAgain(Vec<Ino>),
 }
 
 /// Answer to a [`NamespaceQuery`].
@@ -37,7 +33,6 @@ pub struct NamespacePage {
     pub next: Option<NamespaceQuery>,
     pub stored: Vec<StoredFact>,
     pub uses: Vec<ObjectUse>,
-    pub ends: Vec<FileEnd>,
 }
 
 /// What a check has to know of an inode.
@@ -83,20 +78,6 @@ pub struct StoredFact {
     pub object: ObjectId,
     /// Bytes; or why nobody can say how many.
     pub size: FsResult<u64>,
-    pub seal: StoredSeal,
-}
-
-/// What is known of the content of an object without reading it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StoredSeal {
-    /// Nothing: it has no checksums, as it was changed lately; or its copies may differ, as a log
-    /// of what was changed says.
-    Open,
-    /// It is not what was written.
-    Damaged,
-    /// It was left alone since its checksums were taken. Of copies of one size whose blocks have
-    /// one size, too, those are equal that have equal digests.
-    Sealed { block_log2: u8, digest: u32 },
 }
 
 /// Where an object is to be, by what the MDS knows.
@@ -111,16 +92,4 @@ pub enum ObjectUse {
     Alone(u16),
     /// On the members of a chain, by this version of its row.
     Copies { chain: ChainId, version: u32, members: Vec<Member> },
-}
-
-/// What there must be of a file that has a name and bytes, and that nobody writes: an object ends
-/// where the file does, whatever holes that has.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FileEnd {
-    /// The object in which its last byte is.
-    pub object: ObjectId,
-    /// Bytes of that.
-    pub bytes: u64,
-    /// Where it is to be.
-    pub used: ObjectUse,
 }

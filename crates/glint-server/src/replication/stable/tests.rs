@@ -7,7 +7,6 @@ use futures_lite::future::{block_on, poll_once};
 use glint_net::host;
 use glint_ost::disk::memory::{DiskOperation, Fault};
 use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState, Touched};
-use glint_proto::message::{StoredFact, StoredSeal};
 use glint_proto::{Bulk, ClientId, Errno, Ino, ObjectId, OstRequest};
 use std::pin::pin;
 use std::rc::Rc;
@@ -26,24 +25,6 @@ fn members_bring_changes_to_stable_storage_at_the_same_time() {
         assert!(world.server(ost).recent.list((target, 0)).is_empty(), "stable at {ost}");
         assert_eq!(world.here(ost).osts.committed(), world.here(ost).osts.next_change() - 1);
     }
-}
-
-#[test]
-fn what_was_changed_recently_is_not_compared() {
-    let world = World::new(&[MemberState::Serving; 2]);
-    let (server, here) = (world.server(0), world.here(0));
-    block_on(server.take_over(here));
-    let sealed = StoredSeal::Sealed { block_log2: 16, digest: 1 };
-    let told = || {
-        let mut stored = [StoredFact { object: OBJECT, size: Ok(1), seal: sealed }];
-        server.excuse_changed(&mut stored);
-        stored[0].seal
-    };
-    assert_eq!(told(), sealed);
-    write(&world);
-    assert_eq!(told(), StoredSeal::Open);
-    block_on(server.settle(here)).unwrap();
-    assert_eq!(told(), sealed);
 }
 
 /// Writes to the object by the first server, which is the head.

@@ -226,14 +226,6 @@ impl TouchedSets {
         self.sets.keys().copied()
     }
 
-    /// Whether any key has an object.
-    pub(super) fn names(&self, object: ObjectId) -> bool {
-        let has = |set: &TouchedSet| {
-            set.objects.contains_key(&object) || set.rest.is_some_and(|rest| rest.after < object)
-        };
-        self.sets.values().any(has)
-    }
-
     pub(super) fn is_empty(&self, key: Key) -> bool {
         !self.sets.contains_key(&key)
     }
@@ -362,18 +354,6 @@ impl TouchedSets {
 mod tests {
     use super::*;
     use glint_proto::Ino;
-
-    #[test]
-    fn an_object_is_named_by_any_key_that_has_it_or_everything() {
-        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
-        let mut sets = TouchedSets::default();
-        sets.insert((1, 0), Touched { object: object(7), start: 0, end: 9 }, (1, 1));
-        assert_eq!([6, 7].map(|ino| sets.names(object(ino))), [false, true]);
-        sets.forget((1, 0), |_| true);
-        assert!(!sets.names(object(7)));
-        sets.insert((2, 0), Touched::EVERYTHING, UNNUMBERED);
-        assert!(sets.names(object(6)));
-    }
 
     #[test]
     fn no_object_is_called_begun_where_more_were_than_are_remembered() {
