@@ -3,7 +3,7 @@
 
 # What is tested is said on the command line, and set below if it is not: of a shell that has one of
 # these exported, a run would do less than it says.
-SAID := COPIES E2E_OPTIONS SEED SEEDS TESTS
+SAID := COPIES E2E_OPTIONS SEED SEEDS TESTS TRUNCATIONS
 EXPORTED := $(strip $(foreach name,$(SAID),$(if $(findstring environment,$(origin $(name))),$(name))))
 ifneq ($(EXPORTED),)
 $(warning not used, because the environment says it (say it after `make`): $(EXPORTED))
@@ -37,6 +37,7 @@ FUZZ_SECONDS ?= 60
 SEEDS := 1200
 SEED :=
 COPIES :=
+TRUNCATIONS :=
 # Property tests try the same cases each time, but in `make long`.
 PROPTEST_SEED ?= 0
 # End-to-end tests: parts of their names, and options of the runner.
@@ -50,7 +51,7 @@ endif
 endif
 STEP := @scripts/step
 SIM_SECONDS = 45
-E2E_SECONDS = 240
+E2E_SECONDS = 290
 
 # Steps share the machine, and one build directory.
 .NOTPARALLEL:
@@ -98,11 +99,10 @@ doc: ## Documentation of all items, without warnings
 deny: tools-long ## Licences and sources of dependencies
 	$(STEP) deny 10 cargo deny --log-level error check bans licenses sources
 
-# All packages at once: with less, dependencies have other features and are built once more. Examples
-# that no test runs are compiled by clippy alone.
-EXAMPLES = write_and_read create_many
+# All packages at once: with less, dependencies have other features and are built once more.
+EXAMPLES = --examples
 binaries:
-	$(STEP) build 360 cargo build --workspace --locked --lib --bins --tests $(EXAMPLES:%=--example %)
+	$(STEP) build 480 cargo build --workspace --locked --lib --bins --tests $(EXAMPLES)
 
 UNIT_TESTS = $(notdir $(basename $(wildcard crates/*/tests/*.rs)) \
 	$(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
