@@ -237,6 +237,12 @@ impl ClientSession {
         self.end.until(|| is_over().then_some(())).await;
     }
 
+    /// Whether this client has said in this generation all that its server waits for. False while a
+    /// connection says it.
+    pub(crate) fn has_recovered(&self, now: Generation) -> bool {
+        self.recovery.try_lock().is_some_and(|recovery| recovery.progress.has_recovered(now))
+    }
+
     /// Request that is sent first on every connection of this session, and what
     /// [`on_welcome`](ClientSession::on_welcome) wants with its answer.
     pub(crate) fn hello(&self) -> (Request<'static>, HelloMark) {

@@ -86,6 +86,11 @@ impl RecoveryProgress {
         }
     }
 
+    /// Whether the server has answered that it knows everything, in this generation.
+    pub(crate) fn has_recovered(&self, now: Generation) -> bool {
+        self.recovered == now
+    }
+
     /// Whether the client was evicted since it recovered last.
     pub(crate) fn is_evicted(&self, now: Generation) -> bool {
         self.recovered.evictions != now.evictions
@@ -308,7 +313,9 @@ mod tests {
         assert_eq!(recover(&mut progress, restarted, 2), RecoveryStep::ORDER[..2]);
         assert_eq!(recover(&mut progress, restarted, 3), RecoveryStep::ORDER[..3]);
         // Everything is told; whether the server has heard that this was all nobody knows.
+        assert!(!progress.has_recovered(restarted));
         assert_eq!(recover(&mut progress, restarted, 9), RecoveryStep::ORDER[3..]);
+        assert!(progress.has_recovered(restarted));
         assert_eq!(recover(&mut progress, restarted, 9), RecoveryStep::ORDER[4..]);
         let evicted = Generation { evictions: 3, ..restarted };
         assert!(progress.is_evicted(evicted) && !progress.is_evicted(restarted));
