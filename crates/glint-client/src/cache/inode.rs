@@ -222,10 +222,11 @@ impl InodeState {
         self.dentries.get(name)
     }
 
-    /// Whether it is known that there is no such name.
+    /// Whether it is known that there is no such name. While this client asks for a change, others may
+    /// see it before the answer has come.
     pub(crate) fn is_free(&self, name: &[u8]) -> bool {
-        self.dentries
-            .is_free(name, self.rare.delegation.is_delegated() || self.bits.has(Bits::NEGATIVE))
+        let is_protected = self.rare.delegation.is_delegated() || self.bits.has(Bits::NEGATIVE);
+        self.dentries.is_free(name, is_protected) && !self.is_updating()
     }
 
     /// Whether nobody else could make names here since the answer to this was read.

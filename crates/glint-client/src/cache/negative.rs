@@ -4,7 +4,7 @@
 //! Invariants:
 //! - A name that the kernel may use without asking is among the names of its inode, or the kernel is
 //!   told to forget it: also one that the kernel has moved itself, with a rename.
-//! - A name that was replaced is at no time known to be free.
+//! - A name that was replaced is at no time known to be free, nor is one while it is made here.
 //!
 //! A directory counts those that it learned since it last forgot all of them, which are no fewer
 //! than it has; the limits are on these counts.
@@ -266,9 +266,10 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::kernel::testing::TestKernel;
-    use glint_proto::Timestamp;
+    use crate::vfs::Caller;
     use glint_proto::limits::NEGATIVE_DENTRIES_MAX;
     use glint_proto::lock::Grant;
+    use glint_proto::{Errno, Timestamp};
     use std::sync::Arc;
 
     const DIRECTORY: Ino = Ino::ROOT;
@@ -305,6 +306,29 @@ mod tests {
             cache.forget_name(DIRECTORY, b"a", Some(again), Tick::ask());
             assert!(cache.is_free(DIRECTORY, b"a"), "{again}");
         }
+    }
+
+    /// The servers have it, and perhaps others have seen it, before the answer is here.
+    #[test]
+    fn a_name_that_is_just_made_is_not_taken_for_free() {
+        let (cache, _) = cache_of(&[], TestKernel::default());
+        let may_make = Grant::Bits { ino: DIRECTORY, bits: Bits::NEGATIVE, number: 1 };
+        cache.learn_grants(&[may_make], cache.generation());
+        cache.inode(DIRECTORY).lock().dentries.set_complete(true);
+        let is_free = |name: &[u8]| {
+            let known = cache.lookup(&Caller::ROOT, DIRECTORY, name);
+            let says_so = matches!(known, Some(Err(Errno::ENOENT)));
+            assert_eq!(says_so, cache.is_free(DIRECTORY, name));
+            says_so
+        };
+        assert!(is_free(b"a") && is_free(b"b"));
+        let update = cache.begin_update(&[DIRECTORY]);
+        assert!(!is_free(b"a"));
+        grant(&cache, FILE, 1);
+        cache.learn_made(DIRECTORY, b"a", &attr(FILE), &Asked::under(&[FILE]), true);
+        assert_eq!(cache.child(DIRECTORY, b"a"), Some(FILE), "before the update ends");
+        drop(update);
+        assert!(!is_free(b"a") && is_free(b"b"));
     }
 
     #[test]

@@ -8,8 +8,9 @@
 //! 4. *learn*: what begins with `learn_`, and the end of an update, which says what it has made of
 //!    the attributes.
 //!
-//! Calls that change attributes are updates from before they ask until they have learned
-//! ([`Client::begin_update`]); others note when they ask and what they hold then ([`Asked`]).
+//! Calls that change attributes or names are updates from before they ask until they have learned all
+//! of it ([`Client::begin_update`]): in between others may have seen what is not known here. Others
+//! note when they ask and what they hold then ([`Asked`]).
 
 pub(crate) mod attributes;
 mod data;
@@ -134,7 +135,7 @@ impl<T: Transport> Vfs for Client<T> {
         };
         let (update, mut asked) = (self.begin_update(&[parent]), Asked::now());
         let attr = self.ask_attr(caller, &request, &mut asked).await?;
-        if let Some(update) = update {
+        if let Some(update) = &update {
             update.learn_changed(&asked);
         }
         Ok(self.learn_made(parent, name, attr, &asked))
@@ -167,7 +168,7 @@ impl<T: Transport> Vfs for Client<T> {
         let (update, mut asked) = (self.begin_update(&[parent]), Asked::now());
         match self.ask_to_learn(caller, &request, &mut asked).await? {
             MdsReply::Opened { attr, created: true } => {
-                if let Some(update) = update {
+                if let Some(update) = &update {
                     update.learn_changed(&asked);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
@@ -402,7 +403,7 @@ impl<T: Transport> Vfs for Client<T> {
         // The name is there, even if the objects cannot be asked.
         let whole = self.with_unsent(attr, others).await;
         let attr = whole.inspect_err(|_| self.cache.doubt_name(parent, name))?;
-        if let Some(update) = update {
+        if let Some(update) = &update {
             update.learn(&attr);
             update.learn_changed(&asked);
         }

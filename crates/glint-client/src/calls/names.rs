@@ -140,7 +140,6 @@ impl<T: Transport> Client<T> {
         let mut asked = Asked::now();
         let reply = self.ask_to_learn(caller, request, &mut asked).await?;
         update.learn_changed(&asked);
-        drop(update);
         self.cache.learn_removed(&reply);
         self.cache.forget_name(parent, name, removed(&reply), asked.at);
         Ok(())
@@ -201,7 +200,6 @@ impl<T: Transport> Client<T> {
         self.declare_before_removal(replaced).await;
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         update.learn_changed(&asked);
-        drop(update);
         self.cache.learn_removed(&reply);
         let replaced = removed(&reply);
         // Else they may be two names of one file: nothing happens then, and both stay.

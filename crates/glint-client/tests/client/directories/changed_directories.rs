@@ -7,9 +7,10 @@ use futures_util::future::join;
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, Grant, Recall, Return};
-use glint_proto::{Attr, Ino, MdsReply, MdsRequest, Op, RenameFlags};
+use glint_proto::{Attr, Errno, Ino, MdsReply, MdsRequest, Op, RenameFlags};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const DIRECTORY: Ino = Ino(9);
@@ -122,5 +123,64 @@ fn what_others_have_changed_since_is_asked_for() {
         change_elsewhere(&fake, &client, &stored, 7).await;
         client.unlink(caller, DIRECTORY, b"3").await.unwrap();
         must_know(&fake, &client, &stored, 4).await;
+    });
+}
+
+/// The MDS makes a directory of which the client knows all names, and files `1`, `2` and so on in it.
+/// Returns how many of them it has.
+fn serve_files(fake: &Fake) -> Arc<AtomicU64> {
+    let (file, made) = (fake.0.lock().attr(), Arc::new(AtomicU64::new(0)));
+    let served = made.clone();
+    let bits = Bits::ATTR | Bits::ENTRY;
+    let say = move |number: u64| {
+        let attr = Attr { ino: Ino(100 + number), ..file.clone() };
+        let grant = Grant::Bits { ino: attr.ino, bits, number: 1 };
+        (Ok(MdsReply::Attr(attr)), vec![grant])
+    };
+    let directory = Attr { ino: DIRECTORY, mode: 0o040_755, nlink: 2, ..fake.0.lock().attr() };
+    fake.turn(move |_, request, answer| match *request {
+        MdsRequest::Create { parent: Ino::ROOT, .. } => {
+            let bits = bits | Bits::NEGATIVE;
+            let grant = Grant::Bits { ino: DIRECTORY, bits, number: 1 };
+            (Ok(MdsReply::Attr(directory.clone())), vec![grant])
+        }
+        MdsRequest::Create { .. } => say(served.fetch_add(1, Ordering::SeqCst) + 1),
+        MdsRequest::Lookup { name, .. } => say(std::str::from_utf8(name).unwrap().parse().unwrap()),
+        _ => answer,
+    });
+    made
+}
+
+/// One thread makes files, and another one looks for the last one that the MDS has.
+#[test]
+fn a_file_is_there_once_the_mds_has_made_it() {
+    with_client(async |fake, client| {
+        let made = serve_files(&fake);
+        let caller = &Caller::ROOT;
+        let make = |mode| Make { mode, umask: 0, rdev: 0, target: b"" };
+        client.make(caller, Ino::ROOT, b"d", make(0o040_755)).await.unwrap();
+        let absent = client.lookup(caller, DIRECTORY, b"1").await.err();
+        assert_eq!((absent, fake.asked(Op::Lookup)), (Some(Errno::ENOENT), 0), "all are known");
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let looks = std::thread::spawn({
+            let (client, has_ended) = (client.clone(), has_ended.clone());
+            move || {
+                let look = async {
+                    while !has_ended.load(Ordering::SeqCst) {
+                        let last = made.load(Ordering::SeqCst);
+                        let name = last.to_string();
+                        let looked = client.lookup(&Caller::ROOT, DIRECTORY, name.as_bytes()).await;
+                        assert!(looked.is_ok() || last == 0, "{name}: {:?}", looked.err());
+                    }
+                };
+                glint_net::runtime(None).unwrap().block_on(look);
+            }
+        });
+        for number in 1..=5000 {
+            let name = number.to_string();
+            client.make(caller, DIRECTORY, name.as_bytes(), make(0o100_644)).await.unwrap();
+        }
+        has_ended.store(true, Ordering::SeqCst);
+        looks.join().unwrap();
     });
 }
