@@ -7,6 +7,7 @@ use glint_telemetry::event;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -182,9 +183,13 @@ fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
         let lease = ["--lease", "600"];
         let server = world.serve(port, &lease);
         let (mount, a) = world.narrow_mount(port, "a", transport);
-        fs::create_dir(a.join("d")).unwrap();
-        // So that what waits is the change, and not the look whether the name is there.
-        assert!(["made", "opened", "e"].iter().all(|name| !a.join(name).exists()));
+        // So that what waits is the change, and not the look whether the name is there: each has its
+        // directory, of which nobody believes that it has no such name while something is made there.
+        for directory in ["x", "y", "z", "z/d"] {
+            fs::create_dir(a.join(directory)).unwrap();
+        }
+        let names = ["x/made", "y/opened", "z/e"];
+        assert!(names.iter().all(|name| !a.join(name).exists()));
         server.kill();
         let end = |call: &str, signal: Signal| {
             let mut child = waiting(&a, call);
@@ -201,10 +206,10 @@ fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
         let fastest = took.min().unwrap();
         assert!(fastest < Duration::from_secs(2), "{fastest:?}");
         let calls = [
-            "os.mkdir(a + '/made')",
-            "os.open(a + '/opened', os.O_CREAT | os.O_WRONLY)",
-            "os.open(a + '/d', os.O_RDONLY); os.listdir(a + '/d')",
-            "os.rename(a + '/d', a + '/e')",
+            "os.mkdir(a + '/x/made')",
+            "os.open(a + '/y/opened', os.O_CREAT | os.O_WRONLY)",
+            "os.open(a + '/z/d', os.O_RDONLY); os.listdir(a + '/z/d')",
+            "os.rename(a + '/z/d', a + '/z/e')",
         ];
         let mut fastest = Duration::MAX;
         for call in calls {
@@ -215,10 +220,50 @@ fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
         assert!(fastest < Duration::from_millis(1500), "{fastest:?}");
         let server = world.serve(port, &lease);
         eventually("what was asked is done", || {
-            a.join("made").is_dir() && a.join("opened").is_file() && a.join("e").is_dir()
+            a.join("x/made").is_dir() && a.join("y/opened").is_file() && a.join("z/e").is_dir()
         });
-        assert!(!a.join("d").exists());
-        fs::remove_file(a.join("opened")).unwrap();
+        assert!(!a.join("z/d").exists());
+        fs::remove_file(a.join("y/opened")).unwrap();
+        mount.stop();
+        server.stop();
+        world.assert_sound();
+    }
+}
+
+/// The kernel has heard that the changes were interrupted, and keeps what it knew of the directories.
+#[test]
+fn what_a_killed_program_has_changed_is_seen_when_it_is_done() {
+    enable_uring();
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let port = free_port();
+        let server = world.serve(port, &["--lease", "600"]);
+        let (mount, a) = world.narrow_mount(port, "a", transport);
+        for directory in ["x", "y", "y/goes", "z", "z/moves"] {
+            fs::create_dir(a.join(directory)).unwrap();
+        }
+        assert!(!a.join("x/made").exists() && !a.join("there").exists());
+        let links = |name: &str| fs::metadata(a.join(name)).unwrap().nlink();
+        assert_eq!(["x", "y", "z"].map(links), [2, 3, 3]);
+        server.halt(true);
+        let calls = [
+            "os.mkdir(a + '/x/made')",
+            "os.rmdir(a + '/y/goes')",
+            "os.rename(a + '/z/moves', a + '/there')",
+        ];
+        for call in calls {
+            let mut child = waiting(&a, call);
+            kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+            ends(&mut child);
+        }
+        server.halt(false);
+        eventually("what was asked is done", || {
+            let is_gone = |name: &str| !a.join(name).exists();
+            a.join("x/made").is_dir() && is_gone("y/goes") && is_gone("z/moves")
+        });
+        eventually("the directories are what was made of them", || {
+            ["x", "y", "z"].map(links) == [3, 2, 2]
+        });
         mount.stop();
         server.stop();
         world.assert_sound();

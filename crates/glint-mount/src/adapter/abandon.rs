@@ -1,8 +1,13 @@
 //! Requests whose callers have gone on: what they got is given back.
+//!
+//! Invariant: the kernel relies on nothing that such a request has changed. It was told that the
+//! request was interrupted, and may have looked at the same names and inodes since, while that went
+//! on: then it knows what was there before.
 
-use crate::abi::{Dirent, EntryOut, InHeader, Opcode, OpenOut};
-use crate::adapter::dispatch::Adapter;
+use crate::abi::{CopyFileRangeIn, Dirent, EntryOut, InHeader, Opcode, OpenOut};
+use crate::adapter::dispatch::{Adapter, name, parse};
 use glint_client::{Handle, Vfs};
+use glint_net::host;
 use glint_proto::Ino;
 use zerocopy::FromBytes;
 
@@ -17,9 +22,12 @@ impl<F: Vfs> Adapter<F> {
         self.fs.is_away()
     }
 
-    /// Gives back what a request got whose caller has gone on: the kernel knows nothing of it.
-    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], reply: &[u8]) {
+    /// Gives back what a request got whose caller has gone on: the kernel knows nothing of it. The
+    /// reply is in the first `len` bytes of the buffer; where there is none, names still are.
+    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], buffer: &[u8], len: usize) {
         let Some(opcode) = Opcode::from_u32(header.opcode) else { return };
+        let reply = &buffer[..len];
+        self.forget_changed(opcode, header, fixed, buffer);
         let entry = |bytes: &[u8]| match EntryOut::read_from_prefix(bytes) {
             Ok((entry, _)) if entry.nodeid != 0 => self.fs.forget(self.ino(entry.nodeid), 1),
             _ => {}
@@ -53,6 +61,48 @@ impl<F: Vfs> Adapter<F> {
                 self.give_lock_back(self.ino(header.nodeid), fixed).await;
             }
             _ => {}
+        }
+    }
+
+    /// Has the kernel forget what a request has changed of which it knows nothing.
+    fn forget_changed(&self, opcode: Opcode, header: &InHeader, fixed: &[u8], buffer: &[u8]) {
+        let Some(kernel) = &self.kernel else { return };
+        let node = self.ino(header.nodeid);
+        // A second inode is named first by the fixed part.
+        let second = || u64::read_from_prefix(fixed).ok().map(|(other, _)| self.ino(other));
+        let first_name = || name(buffer).ok();
+        let mut names = Vec::new();
+        match opcode {
+            Opcode::Unlink | Opcode::Rmdir => {
+                names.extend(first_name().map(|(gone, _)| (node, gone.to_vec())));
+            }
+            Opcode::Rename | Opcode::Rename2 => {
+                let (Some((from, rest)), Some(directory)) = (first_name(), second()) else {
+                    return;
+                };
+                names.push((node, from.to_vec()));
+                names.extend(name(rest).ok().map(|(to, _)| (directory, to.to_vec())));
+                kernel.forget_attributes(directory);
+            }
+            Opcode::Link => {
+                let Some(linked) = second() else { return };
+                kernel.forget_attributes(linked);
+            }
+            Opcode::CopyFileRange => {
+                let Ok(arg) = parse::<CopyFileRangeIn>(fixed) else { return };
+                kernel.forget_attributes(self.ino(arg.nodeid_out));
+            }
+            // That a name is free it does not keep.
+            Opcode::Mknod | Opcode::Mkdir | Opcode::Symlink | Opcode::Create => {}
+            Opcode::Setattr | Opcode::Write | Opcode::Fallocate => {}
+            Opcode::Setxattr | Opcode::Removexattr => {}
+            _ => return,
+        }
+        kernel.forget_attributes(node);
+        if !names.is_empty() {
+            let kernel = kernel.clone();
+            let forget = move || names.iter().for_each(|(of, name)| kernel.forget_name(*of, name));
+            host::unblock(forget).detach();
         }
     }
 }

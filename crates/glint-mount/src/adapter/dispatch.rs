@@ -57,7 +57,7 @@ pub(crate) fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
 }
 
 /// The name at the start of `bytes`, ended by a NUL, and what follows.
-fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
+pub(crate) fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
     let end = bytes.iter().position(|b| *b == 0).ok_or(Errno::EPROTO)?;
     Ok((&bytes[..end], &bytes[end + 1..]))
 }

@@ -174,8 +174,7 @@ impl<F: Vfs> Device<F> {
                     }
                 }
                 Outcome::Done(len) if !is_waited_for => {
-                    let reply = &buffer[split..split + len];
-                    self.waiting.abandon(&header, fixed, reply).await;
+                    self.waiting.abandon(&header, fixed, &buffer[split..], len).await;
                 }
                 Outcome::Failed(_) if !is_waited_for => {}
                 Outcome::Done(len) => {

@@ -198,7 +198,7 @@ impl<F: Vfs> Ring<F> {
             let Some(kept) = kept else {
                 drop(taker);
                 if let Outcome::Done(len) = outcome {
-                    self.waiting.abandon(&header, &fixed, &payload[..len]).await;
+                    self.waiting.abandon(&header, &fixed, &payload, len).await;
                 }
                 return Ok(());
             };

@@ -208,8 +208,8 @@ impl<F: Vfs> Waiting<F> {
     }
 
     /// Gives back what a request got that nobody waits for.
-    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], reply: &[u8]) {
-        self.adapter.abandon(header, fixed, reply).await;
+    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], buffer: &[u8], len: usize) {
+        self.adapter.abandon(header, fixed, buffer, len).await;
     }
 
     /// The result of a request, or `None` once its caller need not wait for it any more.
