@@ -48,17 +48,21 @@ impl<M: Transport> Cluster<M> {
 mod tests {
     use super::*;
     use crate::client::cluster::ClientIdentity;
+    use crate::client::recovery::replay_log::UncommittedWrite;
+    use crate::client::recovery::resent::ResentChange;
     use crate::client::session::tests::welcome;
     use crate::client::transport::{
         Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests, ServerStatistics,
     };
+    use crate::transport::framing::{Envelope, request_frame};
     use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
     use glint_proto::lock::Return;
-    use glint_proto::message::Welcome;
+    use glint_proto::message::{Request, Welcome};
     use glint_proto::oss::OssInfo;
     use glint_proto::{Capability, ClientId, Cred, Errno, Ino, MdsRequest, ObjectId, OstReply};
     use parking_lot::Mutex;
     use std::collections::VecDeque;
+    use std::pin::pin;
     use std::sync::Weak;
     use std::time::Duration;
 
@@ -251,5 +255,45 @@ mod tests {
         let by_5 = [HeadStep::Sync(1, 5), HeadStep::Commit, HeadStep::Sync(1, 5)];
         assert_eq!(settle(&cluster), (true, by_5.to_vec()));
         assert_eq!(outcome(&cluster), (None, true));
+    }
+
+    #[test]
+    fn what_was_sent_again_and_dropped_ends_before_more_is_sent() {
+        let cluster = moved();
+        let (target, object) = (ID.target(), ObjectId { ino: FILE, stripe: 0 });
+        let by = |version| ChainVersion { target, version };
+        let to = Destination { ost: 1, chain: Some(by(2)) };
+        let request = OstRequest::Truncate { object, size: 0 };
+        let request = Request::Ost { to, request, capability: None, forward: None };
+        let envelope = Envelope::request(request.op(), ClientId(1));
+        let frame = request_frame(envelope, &request).unwrap().into();
+        let change = UncommittedWrite { frame, object: (target, object), retry: None };
+        cluster.rows.moved.put_back(target, vec![change]);
+        crate::runtime(None).unwrap().block_on(async {
+            let dropped = ResentChange::new(&cluster.rows, by(3), FILE);
+            let mut sending = pin!(cluster.send_moved(target));
+            assert!(futures_util::poll!(sending.as_mut()).is_pending());
+            assert!(cluster.mds.steps.lock().is_empty());
+            drop(dropped);
+            sending.await;
+        });
+        assert_eq!(cluster.mds.steps.lock()[..3], BY_3);
+        assert!(!cluster.rows.moved.is_moving(target));
+    }
+
+    #[test]
+    fn a_lock_is_returned_after_what_the_head_may_still_make() {
+        let cluster = moved();
+        let by = |version| ChainVersion { target: ID.target(), version };
+        crate::runtime(None).unwrap().block_on(async {
+            let _by_old_row = ResentChange::new(&cluster.rows, by(2), FILE);
+            let _of_another_file = ResentChange::new(&cluster.rows, by(3), Ino(8));
+            assert!(futures_util::poll!(pin!(cluster.abandon(FILE))).is_ready());
+            let resent = ResentChange::new(&cluster.rows, by(3), FILE);
+            let mut abandoning = pin!(cluster.abandon(FILE));
+            assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
+            drop(resent);
+            abandoning.await;
+        });
     }
 }

@@ -10,6 +10,7 @@ use crate::client::connection::{Connection, Pending};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
 use crate::client::recovery::frames::{is_of_chain, parse};
+use crate::client::recovery::resent::ResentChange;
 use crate::client::session::ClientSession;
 use crate::host;
 use crate::transport::frame_writer::KeptFrame;
@@ -150,9 +151,14 @@ impl Connection {
     }
 
     /// Gives up requests to chains that nobody waits for any more: they were sent to another member.
-    fn forget_elsewhere(&self) {
+    /// Of one that is to be answered first, the server may have what came on the last connection.
+    pub(super) fn forget_elsewhere(&self) {
         let is_one = |pending: &Pending| {
-            pending.abandoned && pending.answer.is_none() && is_of_chain(&pending.frame.head)
+            let is_first = pending.resent.as_ref().is_some_and(ResentChange::is_by_newest_row);
+            pending.abandoned
+                && pending.answer.is_none()
+                && is_of_chain(&pending.frame.head)
+                && !is_first
         };
         let elsewhere: Vec<u16> = {
             let all = self.pending.borrow();
