@@ -82,6 +82,7 @@ impl ChainRows {
             self.moved.moves(target);
         }
         drop(rows);
+        self.resent.on_row();
         self.judge_abandoned(&row);
     }
 

@@ -416,9 +416,15 @@ impl<M: Transport> Durability for Cluster<M> {
     async fn abandon(&self, ino: Ino) {
         self.abandon_logged(ino).await;
         self.rows.abandon(ino);
-        let is_over = || !self.rows.is_resent(ino);
-        if !is_over() {
-            self.until_rows(is_over).await;
+        if self.rows.is_resent(ino) {
+            tracing::warn!(
+                %ino,
+                "a change that is sent again to the head of a chain has no answer; the lock of its \
+                file is not returned before that, or before the chain has another row"
+            );
+            // Nobody else may ask for rows.
+            let asking = self.until_rows(|| false);
+            futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
         }
         // What was answered meanwhile is logged.
         self.abandon_logged(ino).await;
@@ -437,7 +443,9 @@ impl<M: Transport> Cluster<M> {
         self.mds.abandon(ino).await;
         let osses: Vec<Arc<Remote>> =
             self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
-        join_all(osses.iter().map(|remote| remote.abandon(ino))).await;
+        for remote in osses {
+            remote.abandon(ino).await;
+        }
     }
 
     async fn commit_everywhere(&self) -> FsResult<()> {

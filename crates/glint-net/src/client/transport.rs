@@ -202,7 +202,7 @@ pub trait Durability: Send + Sync + 'static {
     }
 
     /// Does not change objects of a file again, because others may change them from now on. Waits
-    /// for what is sent again just now, as long as the server may make that.
+    /// until what is sent again just now is answered, or no server makes it any more.
     fn abandon(&self, _ino: Ino) -> impl Future<Output = ()> {
         ready(())
     }

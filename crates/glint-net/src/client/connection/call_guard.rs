@@ -113,10 +113,11 @@ mod tests {
                     connection.finish(at as u16);
                 } else {
                     learn(2);
-                    assert_eq!(is_under_way(), (true, false), "nobody makes it by the old row");
+                    assert_eq!(is_under_way(), (false, false), "nobody makes it by the old row");
                     connection.forget_elsewhere();
                 }
                 assert_eq!(is_under_way(), (false, false));
+                assert!(connection.pending.borrow().iter().all(Option::is_none));
             }
             session.end();
         });

@@ -151,14 +151,16 @@ impl Connection {
     }
 
     /// Gives up requests to chains that nobody waits for any more: they were sent to another member.
-    /// Of one that is to be answered first, the server may have what came on the last connection.
+    /// One that has to end before what is newer goes on: the server may have it from the last
+    /// connection.
     pub(super) fn forget_elsewhere(&self) {
+        let has_to_end =
+            |pending: &Pending| pending.resent.as_ref().is_some_and(ResentChange::is_under_way);
         let is_one = |pending: &Pending| {
-            let is_first = pending.resent.as_ref().is_some_and(ResentChange::is_by_newest_row);
             pending.abandoned
                 && pending.answer.is_none()
                 && is_of_chain(&pending.frame.head)
-                && !is_first
+                && !has_to_end(pending)
         };
         let elsewhere: Vec<u16> = {
             let all = self.pending.borrow();

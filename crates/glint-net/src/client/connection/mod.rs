@@ -422,11 +422,11 @@ impl Connection {
         if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
             self.session.on_synced(sync, spare);
         }
-        // One to a chain is made again by another call if it has to be: from here it might come
-        // after newer changes.
-        let is_to_be_done = pending.abandoned && !is_of_chain(&pending.frame.head);
-        if let (true, &Ok(Reply::Busy { retry_ms })) = (is_to_be_done, &reply) {
-            // Nobody waits, but it has to be done.
+        if let (true, &Ok(Reply::Busy { retry_ms })) = (pending.abandoned, &reply)
+            && !is_of_chain(&pending.frame.head)
+        {
+            // Nobody waits, but it has to be done. One to a chain is made again by another call if it
+            // has to be: from here it might come after newer changes.
             drop(all);
             let (xid, connection) = (self.rest(slot), self.clone());
             host::spawn(async move {
