@@ -257,28 +257,30 @@ impl<T: Transport> Client<T> {
 
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
     /// cannot be reached is not waited for until the MDS takes this client for dead: what it may
-    /// lose is not told it again, because others may have written there since.
+    /// lose is not told it again, because others may have written there since. What is told it again
+    /// just now is over first, or this client is evicted.
     async fn make_stable(&self, ino: Ino) {
         if self.transport.unstable(ino).is_empty() {
             return;
         }
-        let syncing = pin!(self.sync_unstable(ino));
-        let patience = pin!(host::sleep(self.parameters.lease / 2));
-        match select(syncing, patience).await {
-            Either::Left((Ok(()), _)) => {}
-            Either::Left((Err(errno), _)) => {
-                tracing::warn!(
-                    %ino, %errno,
-                    "could not sync what was written under a lock; it is returned, and the data is \
-                    lost if its server loses power"
-                );
-                self.transport.abandon(ino);
-            }
-            Either::Right(_) => {
+        let patience = host::sleep(self.parameters.lease / 2);
+        // What is under way is dropped with this: it would be waited for below.
+        let synced = match select(pin!(self.sync_unstable(ino)), pin!(patience)).await {
+            Either::Left((synced, _)) => Some(synced),
+            Either::Right(_) => None,
+        };
+        match synced {
+            Some(Ok(())) => return,
+            Some(Err(errno)) => tracing::warn!(
+                %ino, %errno,
+                "could not sync what was written under a lock; it is returned, and the data is \
+                lost if its server loses power"
+            ),
+            None => {
                 tracing::warn!(%ino, "what was written under a lock is not on stable storage yet");
-                self.transport.abandon(ino);
             }
         }
+        self.transport.abandon(ino).await;
     }
 
     async fn sync_unstable(&self, ino: Ino) -> FsResult<()> {

@@ -9,7 +9,7 @@ use futures_util::future::join;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, DataLock, Grant, Range, Recall, Return};
-use glint_proto::{Attr, Cred, Errno, Ino, MdsReply, MdsRequest, Op};
+use glint_proto::{Attr, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectId, Op, OstRequest};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -285,5 +285,29 @@ fn a_link_whose_objects_cannot_be_asked_leaves_no_name_free() {
         assert_eq!(linked.err(), Some(Errno::EMFILE));
         fake.0.lock().fault = None;
         assert_eq!(lookup().await.unwrap().attr.ino, FILE);
+    });
+}
+
+/// Others may write when the lock is theirs: what a server may still change of it comes before.
+#[test]
+fn a_lock_is_not_returned_before_what_is_sent_again_is_over() {
+    with_client(async |fake, client| {
+        let file = open(&client).await;
+        write(&client, file, 0, b"data").await.unwrap();
+        {
+            let mut world = fake.0.lock();
+            world.unstable = vec![(0, ObjectId { ino: FILE, stripe: 0 })];
+            world.stands_still = Some(|request| matches!(request, OstRequest::Sync { .. }));
+            world.holds_abandons = true;
+        }
+        client.on_recall(vec![Recall::Data { ino: FILE, number: 1 }]);
+        // After half a lease.
+        until(|| fake.0.lock().abandons == 1).await;
+        assert_eq!(fake.0.lock().unanswered, 1);
+        host::sleep(Duration::from_millis(100)).await;
+        assert!(!is_returned(&fake, 1));
+        fake.0.lock().holds_abandons = false;
+        until(|| is_returned(&fake, 1)).await;
+        fake.0.lock().stands_still = None;
     });
 }

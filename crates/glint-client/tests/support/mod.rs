@@ -1,6 +1,7 @@
 //! A transport to servers that are not there: the MDS gives every lock, objects are in memory,
 //! and each data request fails as the test says.
 
+mod durability;
 mod kernel_pages;
 mod tree;
 mod watched;
@@ -8,8 +9,8 @@ mod watched;
 use futures_util::future::join_all;
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
 use glint_net::{
-    ClientIdentity, Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession,
-    OstRequests, ServerStatistics, Transport,
+    ClientIdentity, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
+    ServerStatistics, Transport,
 };
 use glint_proto::lock::{Bits, DataLock, Grant, Range, Return};
 use glint_proto::message::{ObjectRead, Survived, Welcome};
@@ -82,6 +83,11 @@ pub(crate) struct World {
     pub uncommitted: bool,
     /// How often it was asked for what servers may have lost.
     pub sent_again: usize,
+    /// Objects that are to be synced before their lock is returned; how often that was given up,
+    /// and whether something that is sent again is not over meanwhile.
+    pub unstable: Vec<(u16, ObjectId)>,
+    pub abandons: usize,
+    pub holds_abandons: bool,
     pub watched: WatchedObject,
     /// When the servers were heard of last, if not just now.
     pub heard_at: Option<Instant>,
@@ -389,21 +395,6 @@ impl ServerStatistics for Fake {
 
     async fn reset_stats(&self) -> FsResult<()> {
         Ok(())
-    }
-}
-
-impl Durability for Fake {
-    async fn commit(&self) -> FsResult<()> {
-        self.0.lock().uncommitted = false;
-        Ok(())
-    }
-
-    fn has_uncommitted(&self) -> bool {
-        self.0.lock().uncommitted
-    }
-
-    async fn send_again(&self) {
-        self.0.lock().sent_again += 1;
     }
 }
 

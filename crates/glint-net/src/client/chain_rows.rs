@@ -12,6 +12,7 @@ use crate::client::moved::MovedChanges;
 use crate::client::recovery::abandoned::{AbandonedData, LoggedChange, ObjectToSync};
 use crate::client::recovery::frames::{capability_sent, changed_chain};
 use crate::client::recovery::replay_log::UncommittedWrite;
+use crate::client::recovery::resent::ResentChanges;
 use glint_proto::chain::{Chain, ChainVersion, Destination};
 use glint_proto::{Errno, Ino, OstRequest, clock};
 use glint_telemetry::event;
@@ -30,6 +31,8 @@ pub struct ChainRows {
     pub(crate) moved: MovedChanges,
     /// Changes that are not kept any more.
     pub(crate) abandoned: AbandonedData,
+    /// Changes that are sent again just now.
+    pub(crate) resent: ResentChanges,
     /// Some server has changes of a chain that are not known to be stable.
     pub(crate) wants_news: AtomicBool,
     /// When they were all asked for.
@@ -79,6 +82,7 @@ impl ChainRows {
             self.moved.moves(target);
         }
         drop(rows);
+        self.resent.on_row();
         self.judge_abandoned(&row);
     }
 

@@ -14,6 +14,7 @@ mod settle;
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::head_retry::HeadRetry;
 use crate::client::moved::{MovedChange, WaitingChange};
+use crate::client::recovery::resent::ResentChange;
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::client::transport::{Durability, MdsSession, OstRequests, PeerRequests, Transport};
 use crate::transport::stream::Address;
@@ -327,12 +328,20 @@ impl<M: Transport> Cluster<M> {
             // Not for a client that has been evicted meanwhile.
             let is_held = || moved.is_there(target, number);
             let sent = async {
+                // One that was dropped might come after this, and after what is newer.
+                if let Some(by) = to.chain {
+                    self.rows.until_none_resent(by).await;
+                }
+                let row = to.chain.filter(|_| !is_there);
+                let resent = row.map(|by| ResentChange::new(&self.rows, by, object.1.ino));
                 if is_there {
                     // By one row, before and after: the head has taken over, and is the head still.
                     self.ask_ost(to, request, change.capability, Bulk::None, &is_held).await?;
                     self.settle_server_of(to.ost).await?;
                 }
-                self.ask_ost(to, request, change.capability, bulk, &is_held).await
+                let answer = self.ask_ost(to, request, change.capability, bulk, &is_held).await;
+                drop(resent);
+                answer
             };
             match self.answer_of_head(target, &request, to, &mut retry, sent).await {
                 None => {}
@@ -404,10 +413,21 @@ impl<M: Transport> Durability for Cluster<M> {
         self.mds.uncommitted_steps()
     }
 
-    fn abandon(&self, ino: Ino) {
-        self.mds.abandon(ino);
+    async fn abandon(&self, ino: Ino) {
+        self.abandon_logged(ino).await;
         self.rows.abandon(ino);
-        self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));
+        if self.rows.is_resent(ino) {
+            tracing::warn!(
+                %ino,
+                "a change that is sent again to the head of a chain has no answer; the lock of its \
+                file is not returned before that, or before the chain has another row"
+            );
+            // Nobody else may ask for rows.
+            let asking = self.until_rows(|| false);
+            futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
+        }
+        // What was answered meanwhile is logged.
+        self.abandon_logged(ino).await;
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {
@@ -419,6 +439,15 @@ impl<M: Transport> Durability for Cluster<M> {
 }
 
 impl<M: Transport> Cluster<M> {
+    async fn abandon_logged(&self, ino: Ino) {
+        self.mds.abandon(ino).await;
+        let osses: Vec<Arc<Remote>> =
+            self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
+        for remote in osses {
+            remote.abandon(ino).await;
+        }
+    }
+
     async fn commit_everywhere(&self) -> FsResult<()> {
         // One that has nothing of this client is not waited for, and no failure skips the MDS.
         let all: Vec<Arc<Remote>> = {

@@ -465,7 +465,7 @@ impl Durability for Remote {
         self.session.replay_log.lock().budget().steps_that_fit()
     }
 
-    fn abandon(&self, ino: Ino) {
+    async fn abandon(&self, ino: Ino) {
         self.session.abandon(ino);
     }
 

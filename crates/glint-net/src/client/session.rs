@@ -457,6 +457,7 @@ impl ClientSession {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         if let Some(rows) = self.chain_rows.get().filter(|_| !self.is_of_oss()) {
             rows.moved.clear();
+            rows.resent.clear();
         }
         let lost = self.change_log(|log| {
             let lost = log.len();

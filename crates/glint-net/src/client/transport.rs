@@ -201,8 +201,11 @@ pub trait Durability: Send + Sync + 'static {
         u32::MAX
     }
 
-    /// Does not change objects of a file again, because others may change them from now on.
-    fn abandon(&self, _ino: Ino) {}
+    /// Does not change objects of a file again, because others may change them from now on. Waits
+    /// until what is sent again just now is answered, or no server makes it any more.
+    fn abandon(&self, _ino: Ino) -> impl Future<Output = ()> {
+        ready(())
+    }
 
     /// Why data of a file, which was answered, lost with its server and sent again, could not be
     /// written then. Says it once.

@@ -48,18 +48,25 @@ impl<M: Transport> Cluster<M> {
 mod tests {
     use super::*;
     use crate::client::cluster::ClientIdentity;
+    use crate::client::connection::Connection;
+    use crate::client::recovery::replay_budget::ReplayBudget;
+    use crate::client::recovery::replay_log::UncommittedWrite;
+    use crate::client::remote::RemoteOptions;
+    use crate::client::session::ClientSession;
     use crate::client::session::tests::welcome;
     use crate::client::transport::{
         Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests, ServerStatistics,
     };
+    use crate::transport::framing::{Envelope, request_frame};
     use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
     use glint_proto::lock::Return;
-    use glint_proto::message::Welcome;
+    use glint_proto::message::{Reply, Request, Welcome};
     use glint_proto::oss::OssInfo;
     use glint_proto::{Capability, ClientId, Cred, Errno, Ino, MdsRequest, ObjectId, OstReply};
     use parking_lot::Mutex;
     use std::collections::VecDeque;
-    use std::sync::Weak;
+    use std::pin::pin;
+    use std::sync::{Arc, Weak};
     use std::time::Duration;
 
     const ID: ChainId = ChainId { copies: 2, index: 0 };
@@ -82,6 +89,8 @@ mod tests {
         answers: Mutex<VecDeque<FsResult<OstReply>>>,
         /// The rows that it tells.
         rows: Mutex<Vec<Chain>>,
+        /// Session in which it is sent changes.
+        session: Option<Arc<ClientSession>>,
     }
 
     impl MdsRequests for HeadServer {
@@ -99,10 +108,18 @@ mod tests {
             &self,
             to: Destination,
             request: OstRequest,
-            _: Option<Capability>,
-            _: Bulk<'_>,
-            _: &dyn Fn() -> bool,
+            capability: Option<Capability>,
+            bulk: Bulk<'_>,
+            is_held: &dyn Fn() -> bool,
         ) -> FsResult<OstReply> {
+            if let Some(session) = &self.session {
+                let call = Request::Ost { to, request, capability, forward: None };
+                let connection = Connection::of_thread(session)?;
+                return match connection.call(&call, &bulk, is_held).await?.0 {
+                    Reply::Ost { reply, .. } => reply,
+                    _ => Err(Errno::EPROTO),
+                };
+            }
             assert!(matches!(request, OstRequest::Sync { .. }), "{request:?}");
             let version = to.chain.map_or(0, |chain| chain.version);
             self.steps.lock().push(HeadStep::Sync(to.ost, version));
@@ -251,5 +268,101 @@ mod tests {
         let by_5 = [HeadStep::Sync(1, 5), HeadStep::Commit, HeadStep::Sync(1, 5)];
         assert_eq!(settle(&cluster), (true, by_5.to_vec()));
         assert_eq!(outcome(&cluster), (None, true));
+    }
+
+    /// A client that is to send a change of the file to OST 2, the head by row 3, which does not
+    /// have it; nobody is there to answer.
+    fn resending() -> (Cluster<HeadServer>, Arc<ClientSession>) {
+        let address = crate::Address::parse("127.0.0.1:1");
+        let options = RemoteOptions { address, mount_point: "/here".into() };
+        let (client, budget) = (ClientId(1), ReplayBudget::simulated());
+        let session =
+            ClientSession::new(options, "host".into(), client, 2, welcome(), None, budget);
+        let server = HeadServer { session: Some(session.clone()), ..HeadServer::default() };
+        let cluster = Cluster::new(server, None, "/here".into());
+        let _ = session.chain_rows.set(cluster.rows.clone());
+        cluster.rows.learn(row(2, [1, 2], MemberState::Serving));
+        cluster.rows.learn(Chain { intact_since: 3, ..row(3, [2, 1], MemberState::Serving) });
+        let (target, object) = (ID.target(), ObjectId { ino: FILE, stripe: 0 });
+        let to = Destination { ost: 1, chain: Some(ChainVersion { target, version: 2 }) };
+        let request = OstRequest::Truncate { object, size: 0 };
+        let request = Request::Ost { to, request, capability: None, forward: None };
+        let frame = request_frame(Envelope::request(request.op(), client), &request).unwrap();
+        let object = (target, object);
+        let change = UncommittedWrite { frame: frame.into(), object, retry: None };
+        cluster.rows.moved.put_back(target, vec![change]);
+        (cluster, session)
+    }
+
+    /// Sends what has moved, until that waits for an answer, and drops it.
+    async fn send_and_drop(cluster: &Cluster<HeadServer>) {
+        let mut sending = pin!(cluster.send_moved(ID.target()));
+        assert!(futures_util::poll!(sending.as_mut()).is_pending());
+    }
+
+    /// Requests of this thread that have no answer: their places and numbers.
+    fn under_way(session: &Arc<ClientSession>) -> Vec<(u16, u64)> {
+        let connection = Connection::of_thread(session).unwrap();
+        let all = connection.pending.borrow();
+        let places = (0..).zip(all.iter());
+        let found = places.filter_map(|(place, one)| Some((place, one.as_ref()?.xid)));
+        found.collect::<Vec<(u16, u64)>>()
+    }
+
+    /// The server answers the only one that is under way.
+    fn answer(session: &Arc<ClientSession>) {
+        let connection = Connection::of_thread(session).unwrap();
+        let all = under_way(session);
+        assert_eq!(all.len(), 1);
+        connection.finish(all[0].0);
+    }
+
+    #[test]
+    fn what_is_sent_again_and_dropped_is_answered_before_anything_else_is_sent() {
+        let (cluster, session) = resending();
+        crate::runtime(None).unwrap().block_on(async {
+            send_and_drop(&cluster).await;
+            let dropped = under_way(&session);
+            assert_eq!(dropped.len(), 1);
+            // Another thread does it next, on its own connection.
+            send_and_drop(&cluster).await;
+            assert_eq!(under_way(&session), dropped);
+            assert!(cluster.rows.moved.is_moving(ID.target()), "others wait, too");
+            answer(&session);
+            send_and_drop(&cluster).await;
+            let next = under_way(&session);
+            assert!(next.len() == 1 && next != dropped);
+            // The same head by the next row: it has nothing to do by the old one.
+            cluster.rows.learn(Chain { intact_since: 3, ..row(4, [2, 1], MemberState::Serving) });
+            send_and_drop(&cluster).await;
+            assert_eq!(under_way(&session).len(), 2);
+            session.end();
+        });
+    }
+
+    /// How the wait for a change that is sent again ends.
+    type WaitEnd = fn(&Cluster<HeadServer>, &Arc<ClientSession>);
+
+    #[test]
+    fn a_lock_is_returned_when_no_head_makes_an_old_change_of_its_file() {
+        let ends: [WaitEnd; 3] = [
+            |_, session| answer(session),
+            // It is told to who asks.
+            |cluster, _| cluster.mds.rows.lock().push(row(4, [2, 1], MemberState::Serving)),
+            |_, session| session.on_eviction(),
+        ];
+        for end in ends {
+            let (cluster, session) = resending();
+            crate::runtime(None).unwrap().block_on(async {
+                send_and_drop(&cluster).await;
+                assert!(futures_util::poll!(pin!(cluster.abandon(Ino(8)))).is_ready());
+                let mut abandoning = pin!(cluster.abandon(FILE));
+                assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
+                end(&cluster, &session);
+                abandoning.await;
+                assert!(cluster.rows.moved.is_empty());
+                session.end();
+            });
+        }
     }
 }

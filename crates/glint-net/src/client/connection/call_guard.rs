@@ -1,6 +1,7 @@
 //! Calls that nobody waits for any more.
 
 use crate::client::connection::Connection;
+use crate::client::recovery::resent::ResentChange;
 
 /// Sees to the slot of a call that is dropped before it was answered.
 pub(super) struct CallGuard<'a> {
@@ -26,6 +27,9 @@ impl Drop for CallGuard<'_> {
                 Some(Err(_)) => {}
                 None => {
                     pending.abandoned = true;
+                    let rows = self.connection.session.chain_rows.get();
+                    pending.resent =
+                        rows.and_then(|rows| ResentChange::of_dropped(rows, &pending.frame.head));
                     return;
                 }
             }
@@ -38,6 +42,7 @@ impl Drop for CallGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::chain_rows::ChainRows;
     use crate::client::recovery::replay_budget::ReplayBudget;
     use crate::client::remote::RemoteOptions;
     use crate::client::session::ClientSession;
@@ -45,10 +50,11 @@ mod tests {
     use crate::host;
     use crate::transport::framing::ReceivedBulk;
     use futures_util::FutureExt;
-    use glint_proto::Bulk;
-    use glint_proto::ClientId;
+    use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
     use glint_proto::message::{Reply, Request};
+    use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
     use std::pin::pin;
+    use std::sync::Arc;
     use std::time::Duration;
 
     /// A request that was sent once, to a server that was too busy for it.
@@ -57,13 +63,69 @@ mod tests {
         connection.pending.borrow_mut()[0].as_mut().unwrap().answer = Some(Ok(answer));
     }
 
-    #[test]
-    fn a_call_that_rests_is_not_sent_by_a_new_connection() {
+    /// A session with a server that is not there.
+    fn session() -> Arc<ClientSession> {
         let address = crate::Address::parse("127.0.0.1:1");
         let options = RemoteOptions { address, mount_point: "/here".into() };
         let budget = ReplayBudget::simulated();
-        let session =
-            ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget);
+        ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget)
+    }
+
+    #[test]
+    fn a_change_that_is_sent_again_is_under_way_until_its_dropped_call_is_answered() {
+        let (session, rows) = (session(), Arc::new(ChainRows::default()));
+        let _ = session.chain_rows.set(rows.clone());
+        let (id, file) = (ChainId { copies: 2, index: 0 }, Ino(7));
+        let learn = |version| {
+            let state = MemberState::Serving;
+            let members = [1, 2].map(|ost| Member { ost, state }).to_vec();
+            rows.learn(Chain { id, version, members, founders: Vec::new(), intact_since: 1 });
+        };
+        let by = ChainVersion { target: id.target(), version: 1 };
+        let request = OstRequest::Truncate { object: ObjectId { ino: file, stripe: 0 }, size: 0 };
+        let to = Destination { ost: 1, chain: Some(by) };
+        let request = Request::Ost { to, request, capability: None, forward: None };
+        learn(1);
+        crate::runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            let is_under_way = || {
+                let is_waited_for = rows.until_none_resent(by).now_or_never().is_none();
+                (is_waited_for, rows.is_resent(file))
+            };
+            let send_and_drop = || {
+                let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
+                assert!(call.as_mut().now_or_never().is_none());
+            };
+            send_and_drop();
+            assert_eq!(is_under_way(), (false, false), "it is the first time");
+            connection.forget_elsewhere();
+            for is_answered in [true, false] {
+                let resent = ResentChange::new(&rows, by, file);
+                send_and_drop();
+                drop(resent);
+                assert_eq!(is_under_way(), (true, true));
+                connection.forget_elsewhere();
+                assert_eq!(is_under_way(), (true, true), "the server may have it");
+                if is_answered {
+                    let all = connection.pending.borrow();
+                    let at = all.iter().position(Option::is_some).unwrap();
+                    drop(all);
+                    connection.finish(at as u16);
+                } else {
+                    learn(2);
+                    assert_eq!(is_under_way(), (false, false), "nobody makes it by the old row");
+                    connection.forget_elsewhere();
+                }
+                assert_eq!(is_under_way(), (false, false));
+                assert!(connection.pending.borrow().iter().all(Option::is_none));
+            }
+            session.end();
+        });
+    }
+
+    #[test]
+    fn a_call_that_rests_is_not_sent_by_a_new_connection() {
+        let session = session();
         crate::runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
             {

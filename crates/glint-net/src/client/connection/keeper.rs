@@ -10,6 +10,7 @@ use crate::client::connection::{Connection, Pending};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
 use crate::client::recovery::frames::{is_of_chain, parse};
+use crate::client::recovery::resent::ResentChange;
 use crate::client::session::ClientSession;
 use crate::host;
 use crate::transport::frame_writer::KeptFrame;
@@ -150,9 +151,16 @@ impl Connection {
     }
 
     /// Gives up requests to chains that nobody waits for any more: they were sent to another member.
-    fn forget_elsewhere(&self) {
+    /// One that has to end before what is newer goes on: the server may have it from the last
+    /// connection.
+    pub(super) fn forget_elsewhere(&self) {
+        let has_to_end =
+            |pending: &Pending| pending.resent.as_ref().is_some_and(ResentChange::is_under_way);
         let is_one = |pending: &Pending| {
-            pending.abandoned && pending.answer.is_none() && is_of_chain(&pending.frame.head)
+            pending.abandoned
+                && pending.answer.is_none()
+                && is_of_chain(&pending.frame.head)
+                && !has_to_end(pending)
         };
         let elsewhere: Vec<u16> = {
             let all = self.pending.borrow();
@@ -221,6 +229,7 @@ mod tests {
     use crate::client::transport::MdsSession;
     use crate::runtime;
     use crate::transport::framing::append_frame;
+    use glint_proto::chain::{ChainVersion, Destination};
     use glint_proto::frame::NO_SLOT;
     use glint_proto::message::{Reply, Welcome};
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
@@ -289,6 +298,18 @@ mod tests {
         ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget)
     }
 
+    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+
+    async fn until(happens: impl Fn() -> bool) {
+        for _ in 0..1000 {
+            if happens() {
+                return;
+            }
+            host::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("it does not happen");
+    }
+
     #[test]
     fn a_server_is_listened_to_while_it_takes_nothing() {
         const WRITES: u16 = 16;
@@ -306,8 +327,7 @@ mod tests {
         });
         runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
-            let object = ObjectId { ino: Ino(7), stripe: 0 };
-            let request = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+            let request = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
             let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
             let bulk = Arc::new(vec![0; 4 << 20]);
             let mut calls = Vec::new();
@@ -338,8 +358,7 @@ mod tests {
         let session = session_at(&listener);
         runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
-            let object = ObjectId { ino: Ino(7), stripe: 0 };
-            let request = OstRequest::Truncate { object, size: 0 };
+            let request = OstRequest::Truncate { object: OBJECT, size: 0 };
             let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
             let held = Cell::new(true);
             let is_held = || held.get();
@@ -358,6 +377,37 @@ mod tests {
             assert_eq!(under_way(), calls.len() - 1);
             session.end();
         });
+    }
+
+    #[test]
+    fn a_dropped_change_of_a_chain_is_not_sent_again_to_a_server_that_was_busy() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session_at(&listener);
+        let (numbers, number) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let mut stream = welcomes(&listener);
+            let (slot, xid) = number.recv().unwrap();
+            stream.write_all(&reply(slot, xid, &Reply::Busy { retry_ms: 1 })).unwrap();
+            stream
+        });
+        runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            let request = OstRequest::Truncate { object: OBJECT, size: 0 };
+            let chain = Some(ChainVersion { target: 0x8000, version: 1 });
+            let to = Destination { ost: 0, chain };
+            let request = Request::Ost { to, request, capability: None, forward: None };
+            let mut call = Box::pin(connection.call(&request, &Bulk::None, &|| true));
+            assert!(futures_util::poll!(call.as_mut()).is_pending());
+            until(|| connection.state.borrow().writer().is_some()).await;
+            let at = connection.pending.borrow().iter().position(Option::is_some).unwrap();
+            let xid = connection.pending.borrow()[at].as_ref().unwrap().xid;
+            drop(call);
+            assert!(connection.pending.borrow()[at].is_some(), "the server may have it");
+            numbers.send((connection.first_slot + at as u16, xid)).unwrap();
+            until(|| connection.pending.borrow()[at].is_none()).await;
+            session.end();
+        });
+        drop(server.join().unwrap());
     }
 
     #[test]

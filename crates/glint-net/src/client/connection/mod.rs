@@ -13,6 +13,7 @@ use crate::client::connection::state::ConnectionState;
 use crate::client::opens::{ClientOpens, OpenedFile};
 use crate::client::recovery::frames::{capability_of, is_of_chain, object_of, parse};
 use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite};
+use crate::client::recovery::resent::ResentChange;
 use crate::client::session::{ClientSession, SyncMark};
 use crate::cpu::polling::Poller;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
@@ -45,6 +46,8 @@ pub(crate) struct Pending {
     pub(crate) waker: Option<Waker>,
     /// Nobody waits any more; the slot is free once the answer is there.
     pub(crate) abandoned: bool,
+    /// It sends a change of a chain again: nothing newer is sent before it is answered.
+    pub(super) resent: Option<ResentChange>,
     /// The server was busy: it has not executed the request, and is not asked again yet.
     pub(super) rests: bool,
     /// File that its answer says is open.
@@ -173,9 +176,9 @@ impl Connection {
         };
         let fresh = matches!(request, Request::Mds { request, .. } if request.op() != Op::Batch);
         let session = fresh.then(|| self.session.evictions.load(Ordering::Acquire));
-        let (answer, waker, rests, opened) = Default::default();
+        let (answer, waker, resent, rests, opened) = Default::default();
         let pending =
-            Pending { frame, xid, answer, waker, abandoned, rests, opened, sync, session };
+            Pending { frame, xid, answer, waker, abandoned, resent, rests, opened, sync, session };
         let mut all = self.pending.borrow_mut();
         if all.len() <= usize::from(slot) {
             all.resize_with(usize::from(slot) + 1, || None);
@@ -419,8 +422,11 @@ impl Connection {
         if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
             self.session.on_synced(sync, spare);
         }
-        if let (true, &Ok(Reply::Busy { retry_ms })) = (pending.abandoned, &reply) {
-            // Nobody waits, but it has to be done.
+        if let (true, &Ok(Reply::Busy { retry_ms })) = (pending.abandoned, &reply)
+            && !is_of_chain(&pending.frame.head)
+        {
+            // Nobody waits, but it has to be done. One to a chain is made again by another call if it
+            // has to be: from here it might come after newer changes.
             drop(all);
             let (xid, connection) = (self.rest(slot), self.clone());
             host::spawn(async move {

@@ -13,6 +13,7 @@ mod lost;
 pub(crate) mod replay;
 pub(crate) mod replay_budget;
 pub(crate) mod replay_log;
+pub(crate) mod resent;
 
 use crate::client::connection::Connection;
 use crate::client::connection::state::{Generation, RecoveryStep};
