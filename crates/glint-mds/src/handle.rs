@@ -120,6 +120,10 @@ impl<K: Kv> Mds<K> {
         let mut wanted = Vec::new();
         loop {
             let reply = execute().await;
+            debug_assert!(
+                context.is_as_committed(&reply),
+                "{request:?} is answered with {reply:?}, and with something else after a restart"
+            );
             for (ino, bits) in context.changing.take() {
                 self.client_locks.end_change(ino, bits);
             }

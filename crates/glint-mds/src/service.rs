@@ -351,7 +351,8 @@ impl<K: Kv> Mds<K> {
         })
     }
 
-    /// Commits an operation together with its reply record.
+    /// Commits an operation together with its reply record: what this returns is the answer, and
+    /// nothing else ([`Context::is_as_committed`]).
     pub(crate) async fn commit(
         &self,
         context: &Context<'_>,
@@ -375,6 +376,7 @@ impl<K: Kv> Mds<K> {
         if self.config.commit_sync {
             self.kv.sync().await.map_err(errno)?;
         }
+        context.note_committed(&reply);
         Ok(reply)
     }
 

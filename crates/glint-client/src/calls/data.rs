@@ -115,32 +115,30 @@ impl<T: Transport> Client<T> {
         let read = offset..offset + buffer.len() as u64;
         let layout = self.layout_of_open(file);
         let spread = layout.stripe_bytes() * u64::from(layout.stripe_count);
-        let window = file.ahead.lock().window();
         let memory = &self.data.ahead_memory;
-        let (regions, is_in_sequence) = {
+        let (plan, is_scattered) = {
             let mut state = inode.lock();
-            match Regions::are_in(size) && state.rare.data.stamp() == stamp {
-                true => state.rare.make().data.regions().plan(&read, size, window, stamp, memory),
-                false => (Plan::default(), false),
-            }
-        };
-        let (mut plan, is_scattered) = {
             let mut ahead = file.ahead.lock();
-            let plan = ahead.plan(read.clone(), size, spread, stamp, is_in_sequence, memory);
+            let plan = match Regions::are_in(size) && state.rare.data.stamp() == stamp {
+                true => {
+                    let regions = state.rare.make().data.regions();
+                    regions.plan(&read, size, ahead.window(), stamp, memory)
+                }
+                false => Plan::default(),
+            };
+            drop(state);
+            let plan = ahead.plan(read.clone(), size, spread, stamp, plan, memory);
             (plan, ahead.is_scattered(&read))
         };
-        if !regions.here.is_empty() {
-            plan.here = regions.here;
-        }
-        for block in regions.fetch {
-            self.begin_to_fetch(file, vec![block]);
-        }
-        if !plan.fetch.is_empty() {
-            self.begin_to_fetch(file, plan.fetch);
+        let Plan { here, fetch, is_in_sequence } = plan;
+        if is_in_sequence {
+            fetch.into_iter().for_each(|block| self.begin_to_fetch(file, vec![block]));
+        } else if !fetch.is_empty() {
+            self.begin_to_fetch(file, fetch);
         }
         if is_scattered
             && pages
-            && plan.here.is_empty()
+            && here.is_empty()
             && self.data.prefetched.is_on()
             // Apart from the state of other reads: it is large.
             && let Some(done) =
@@ -150,7 +148,7 @@ impl<T: Transport> Client<T> {
         }
         let begun = clock::now();
         let mut done = 0;
-        for block in &plan.here {
+        for block in &here {
             let copied = block.copy(offset + done as u64, &mut buffer[done..]);
             match select(pin!(copied), pin!(host::sleep(AHEAD_LATE))).await {
                 Either::Left((Some(len), _)) => done += len,
@@ -162,8 +160,7 @@ impl<T: Transport> Client<T> {
             }
         }
         // Less than that is not all: a block has not come, or the file has become shorter.
-        if plan.here.is_empty()
-            || (done as u64) < (buffer.len() as u64).min(size.saturating_sub(offset))
+        if here.is_empty() || (done as u64) < (buffer.len() as u64).min(size.saturating_sub(offset))
         {
             done = self.read_file(file, offset, buffer).await?;
         } else {

@@ -24,6 +24,7 @@ pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod virtual_xattr;
 
+use crate::cache::attr_update::AttrUpdate;
 use crate::cache::in_flight::Asked;
 use crate::client::{Client, said_attr};
 use crate::kernel::Kernel;
@@ -465,11 +466,7 @@ impl<T: Transport> Vfs for Client<T> {
         }
         let reply = self.ask(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
         self.note_privileges_given(None, name);
-        let MdsReply::Attr(attr) = reply? else { return Err(Errno::EPROTO) };
-        if let Some(update) = update {
-            update.learn_xattrs(&attr);
-        }
-        Ok(())
+        learn_xattrs(update, reply?)
     }
 
     async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
@@ -482,14 +479,19 @@ impl<T: Transport> Vfs for Client<T> {
     async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
         let update = self.begin_update(&[ino]);
         let reply = self.ask(caller, &MdsRequest::Removexattr { ino, name }).await?;
-        let MdsReply::Attr(attr) = reply else { return Err(Errno::EPROTO) };
-        if let Some(update) = update {
-            update.learn_xattrs(&attr);
-        }
-        Ok(())
+        learn_xattrs(update, reply)
     }
 
     async fn statfs(&self) -> FsResult<FsStat> {
         Client::statfs(self).await
     }
+}
+
+/// Learns the answer to a change of extended attributes.
+fn learn_xattrs(update: Option<AttrUpdate>, reply: MdsReply) -> FsResult<()> {
+    let MdsReply::Attr(attr) = reply else { return Err(Errno::EPROTO) };
+    if let Some(update) = update {
+        update.learn_xattrs(&attr);
+    }
+    Ok(())
 }

@@ -150,13 +150,11 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EBUSY);
         }
         let is_held = || hold.is_held() && is_planned();
-        let check = || {
-            progress.made();
-            hold.check()
-        };
+        let check = || hold.check();
         let copied = async {
             if let Some(inode) = &inode {
                 self.flush_inode(inode).await?;
+                progress.made();
                 check()?;
             }
             let attr = self.asked_attributes(ino).await?;
@@ -180,12 +178,15 @@ impl<T: Transport> Client<T> {
                 written: &written,
                 may_write: &is_held,
                 check: &check,
+                progress: &progress,
                 is_still: true,
             };
             self.copy_ranges(&copying, from, size, &left).await?;
             self.truncate_objects(ino, to, size, &is_held).await?;
+            progress.made();
             let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
             self.set_objects_time(ino, to, mtime, &is_held).await?;
+            progress.made();
             check()?;
             self.sync_objects(ino, to).await.map(|()| from)
         };

@@ -92,6 +92,9 @@ pub(crate) struct Plan {
     pub(crate) here: Vec<Arc<BlockAhead>>,
     /// Blocks to read ahead.
     pub(crate) fetch: Vec<Arc<BlockAhead>>,
+    /// The read is part of a sequence, of which each block is a request of its own. Other blocks
+    /// travel together.
+    pub(crate) is_in_sequence: bool,
 }
 
 impl ReadAhead {
@@ -152,15 +155,16 @@ impl ReadAhead {
         self.follow(read);
     }
 
-    /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all. Strides are
-    /// foreseen unless the read is part of a sequence.
+    /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all, of which
+    /// `plan` is what its regions plan ([`Regions::plan`]). Adds what was read ahead for this open
+    /// file, and strides, which are foreseen unless the read is part of a sequence.
     pub(crate) fn plan(
         &mut self,
         read: Range<u64>,
         size: u64,
         spread: u64,
         stamp: u64,
-        is_in_sequence: bool,
+        mut plan: Plan,
         memory: &ReadAheadMemory,
     ) -> Plan {
         if self.stamp != stamp {
@@ -170,15 +174,16 @@ impl ReadAhead {
         self.follow(&read);
         self.window = self.window.min((2 * spread).clamp(WINDOW_MAX.start, WINDOW_MAX.end));
         let read = read.start..read.end.min(size);
-        let here = self.find(&read);
-        let fetch = match is_in_sequence {
-            true => Vec::new(),
-            false => self.fetch_foreseen(size, memory),
-        };
+        if plan.here.is_empty() {
+            plan.here = self.find(&read);
+        }
+        if !plan.is_in_sequence {
+            plan.fetch = self.fetch_foreseen(size, memory);
+        }
         // Blocks that were read are not read again.
         self.blocks.retain(|block| block.offset < read.start || block.end() > read.end);
         self.drop_oldest();
-        Plan { here, fetch }
+        plan
     }
 
     /// Adds blocks for what is foreseen, once half of it is not on its way: they travel together.
@@ -323,7 +328,7 @@ mod tests {
     /// Plans a read; returns what is read ahead, and whether the read itself was.
     fn read(ahead: &mut ReadAhead, offset: u64, len: u64, stamp: u64) -> (Vec<Range<u64>>, bool) {
         let memory = ReadAheadMemory::default();
-        let plan = ahead.plan(offset..offset + len, SIZE, 8 << 20, stamp, false, &memory);
+        let plan = ahead.plan(offset..offset + len, SIZE, 8 << 20, stamp, Plan::default(), &memory);
         let fetch = plan.fetch.iter().map(|block| block.offset..block.end()).collect();
         (fetch, !plan.here.is_empty())
     }
@@ -418,7 +423,7 @@ mod tests {
             (0..4).for_each(|_| ahead.widen());
             for n in 0..4 {
                 let read = 8 * n * BLOCK..(8 * n + 1) * BLOCK;
-                ahead.plan(read, SIZE, 64 << 20, 1, false, &memory);
+                ahead.plan(read, SIZE, 64 << 20, 1, Plan::default(), &memory);
             }
         }
         let used = memory.used();
@@ -434,7 +439,8 @@ mod tests {
         let memory = ReadAheadMemory::default();
         let size = 10 * BLOCK + 100;
         for n in 0..4 {
-            ahead.plan(2 * n * BLOCK..(2 * n + 1) * BLOCK, size, 8 << 20, 1, false, &memory);
+            let read = 2 * n * BLOCK..(2 * n + 1) * BLOCK;
+            ahead.plan(read, size, 8 << 20, 1, Plan::default(), &memory);
         }
         assert_eq!(ahead.blocks.iter().map(|block| block.end()).max(), Some(size));
     }

@@ -35,6 +35,20 @@ fn plan(fake: &Fake, bytes: usize) {
     });
 }
 
+/// Tests moves of a file of one page that the MDS has planned, while time passes only where the
+/// test says so.
+fn with_planned<F: Future<Output = ()>>(test: impl FnOnce(Fake, Arc<Client<Fake>>) -> F) {
+    let fake = Fake::default();
+    plan(&fake, PAGE);
+    clock::simulate(Some(clock::now()));
+    let runtime = glint_net::runtime(None).unwrap();
+    runtime.block_on(async {
+        let client = Client::simulated(fake.clone(), true);
+        test(fake, client).await;
+    });
+    clock::simulate(None);
+}
+
 /// Does something in the background.
 fn begin(call: impl Future<Output = FsResult<()>> + 'static) -> Ended {
     let ended = Ended::default();
@@ -151,12 +165,7 @@ fn a_move_that_waits_for_a_server_lets_calls_in_after_a_lease() {
         |request| matches!(request, OstRequest::Sync { .. }),
     ];
     for kind in kinds {
-        let fake = Fake::default();
-        plan(&fake, PAGE);
-        clock::simulate(Some(clock::now()));
-        let runtime = glint_net::runtime(None).unwrap();
-        runtime.block_on(async {
-            let client = Client::simulated(fake.clone(), true);
+        with_planned(async |fake, client| {
             let file = open(&client).await;
             fake.0.lock().stands_still = Some(kind);
             let seeks = client.clone();
@@ -178,19 +187,13 @@ fn a_move_that_waits_for_a_server_lets_calls_in_after_a_lease() {
             assert!(within_leases(|| fake.asked(Op::MoveLayout) == 2).await, "it is dropped");
             assert!(within_leases(|| sought.lock().is_some()).await);
         });
-        clock::simulate(None);
     }
 }
 
 /// Each that was given up is still there, until the server answers.
 #[test]
 fn moves_that_were_given_up_are_limited_in_number() {
-    let fake = Fake::default();
-    plan(&fake, PAGE);
-    clock::simulate(Some(clock::now()));
-    let runtime = glint_net::runtime(None).unwrap();
-    runtime.block_on(async {
-        let client = Client::simulated(fake.clone(), true);
+    with_planned(async |fake, client| {
         fake.0.lock().stands_still = Some(|request| matches!(request, OstRequest::Sync { .. }));
         let move_once = async || {
             let moved = begin_move(&client);
@@ -210,5 +213,4 @@ fn moves_that_were_given_up_are_limited_in_number() {
         assert!(within_leases(|| fake.asked(Op::MoveLayout) == 2 * given_up).await, "all dropped");
         assert_eq!(move_once().await, Err(Errno::EOPNOTSUPP), "it gets as far as the switch");
     });
-    clock::simulate(None);
 }

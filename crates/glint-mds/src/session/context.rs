@@ -1,5 +1,6 @@
 //! Context of an operation: the caller it acts for, and what it leaves for its answer.
 
+use crate::error::OpResult;
 use crate::locking::namespace_locks::Key;
 use glint_proto::lock::{Bits, Grant};
 use glint_proto::{
@@ -33,6 +34,8 @@ pub(crate) struct Context<'a> {
     /// [`crate::locking::client_locks`].
     pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
     pub(crate) grants: RefCell<Vec<Grant>>,
+    /// Reply that was committed with its change, where its answer is compared with that.
+    committed: RefCell<Option<Box<MdsReply>>>,
 }
 
 impl<'a> Context<'a> {
@@ -53,6 +56,7 @@ impl<'a> Context<'a> {
             transaction: Cell::new(0),
             changing: RefCell::default(),
             grants: RefCell::default(),
+            committed: RefCell::default(),
         }
     }
 
@@ -69,6 +73,24 @@ impl<'a> Context<'a> {
     /// Ends what [`Context::begin`] began.
     pub(crate) fn end(&self) {
         self.running.take();
+    }
+
+    /// Notes the reply that was committed with the change, for [`Context::is_as_committed`]. A
+    /// request without a number cannot be asked again.
+    pub(crate) fn note_committed(&self, reply: &MdsReply) {
+        if cfg!(debug_assertions) && self.arrival.id.is_some() {
+            *self.committed.borrow_mut() = Some(Box::new(reply.clone()));
+        }
+    }
+
+    /// Whether an answer is the reply that was committed with the change, if there was one: that is
+    /// what the client hears when it asks again after a restart.
+    pub(crate) fn is_as_committed(&self, answer: &OpResult) -> bool {
+        match (self.committed.borrow().as_deref(), answer) {
+            (None, _) => true,
+            (Some(committed), Ok(reply)) => committed == reply,
+            (Some(_), Err(_)) => false,
+        }
     }
 
     /// Something changes that was not locked for it, because nobody knew it.

@@ -4,12 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::sessions::{FILE, ask, connect, ino_of, start};
+use crate::support::{Server, make};
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
-use glint_proto::lock::{Bits, Grant, Recall, Return};
+use glint_proto::deferred::Deferred;
+use glint_proto::lock::{Bits, Grant, Range, Recall, Return};
 use glint_proto::{
-    Answer, ClientId, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags, RenameFlags, SetAttr,
-    Timestamp,
+    Answer, Arrival, ClientId, Cred, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
+    MetadataService, ObjectAttr, OpenFlags, PosixLock, PosixLockHow, PosixLockMode, RenameFlags,
+    RequestId, Session, SetAttr, Timestamp, XattrFlags,
 };
 use std::sync::Arc;
 
@@ -88,6 +91,19 @@ fn create(name: &[u8], truncate: bool) -> MdsRequest<'_> {
     }
 }
 
+/// Asks in a slot of its own: its answer is kept until the slot is used again.
+fn ask_in(
+    mds: &Server,
+    session: &Session,
+    slot: usize,
+    request: &MdsRequest<'_>,
+) -> FsResult<MdsReply> {
+    let id = Some(RequestId { client: session.client(), slot: slot as u16, xid: 1 });
+    let now = Timestamp::now();
+    let arrival = Arrival { session: Some(session), id, now, ..Arrival::default() };
+    block_on(mds.handle(&arrival, &Cred::ROOT, request)).reply
+}
+
 /// The client has not heard the first answer, and takes no other one for its request.
 #[test]
 fn what_is_asked_again_after_a_restart_is_answered_as_before() {
@@ -98,31 +114,69 @@ fn what_is_asked_again_after_a_restart_is_answered_as_before() {
         mds.recovered(client.client());
         (mds, client)
     };
-    let file = {
-        let (mds, client) = run(1000);
-        ino_of(block_on(ask(&mds, &client, 1, FILE)))
+    let (mds, client) = run(1000);
+    let mut said = Vec::new();
+    let mut change = |request: MdsRequest<'static>| {
+        let reply = ask_in(&mds, &client, said.len(), &request);
+        assert!(request.is_modifying() && reply.is_ok(), "{request:?}: {reply:?}");
+        said.push((request, reply.clone()));
+        match reply {
+            Ok(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => (attr.ino, attr.layout),
+            _ => (Ino(0), Layout::default()),
+        }
     };
-    let (parent, flags) = (Ino::ROOT, RenameFlags::default());
+    let parent = Ino::ROOT;
+    change(MdsRequest::SetLayout { ino: parent, layout: Layout::default() });
+    change(make(parent, b"dir", FileType::Directory, 0o755));
+    change(make(parent, b"symlink", FileType::Symlink, 0o777));
+    change(MdsRequest::Tmpfile { parent, mode: 0o600, umask: 0 });
+    let (new, _) = change(create(b"new", true));
+    let wrote = Some((1, Some(ObjectAttr { size: 5, ..ObjectAttr::default() })));
+    change(MdsRequest::Release { ino: new, write: true, wrote });
+
+    let (ino, from) = change(FILE);
+    // Its first writer, and two that cut it.
+    change(create(b"f", false));
+    change(create(b"f", true));
     let cut = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+    change(MdsRequest::Open { ino, flags: cut });
+    change(MdsRequest::AddOpens { ino, readers: 1 });
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let requests = [
-        // Its first writer, and one that cuts it.
-        create(b"f", false),
-        create(b"f", true),
-        MdsRequest::Open { ino: file, flags: cut },
-        create(b"new", true),
-        MdsRequest::Tmpfile { parent, mode: 0o600, umask: 0 },
-        MdsRequest::Setattr { ino: file, set },
-        MdsRequest::Link { ino: file, parent, name: b"link" },
-        MdsRequest::Rename { parent, name: b"link", new_parent: parent, new_name: b"l", flags },
-        MdsRequest::Unlink { parent, name: b"l" },
-    ];
-    for (xid, request) in (2..).zip(requests) {
-        let said = [0, 1].map(|again| {
-            let (mds, client) = run(1000 + 2 * xid + again);
-            block_on(ask(&mds, &client, xid, request.clone())).reply
-        });
-        assert!(said[0].is_ok() && said[0] == said[1], "{request:?}: {said:?}");
+    change(MdsRequest::Setattr { ino, set });
+    let (name, value, flags) = (b"user.a".as_slice(), b"1".as_slice(), XattrFlags::default());
+    change(MdsRequest::Setxattr { ino, name, value, flags });
+    change(MdsRequest::Removexattr { ino, name });
+    let plan = MdsRequest::PlanLayout { ino, layout: from, avoid: Vec::new() };
+    let [(_, to), (_, layout)] = [plan.clone(), plan].map(&mut change);
+    let lock =
+        MdsRequest::Lock { ino, range: Range::ALL, write: true, reclaim: false, capability: None };
+    assert!(block_on(ask(&mds, &client, 2, lock)).reply.is_ok());
+    change(MdsRequest::SwitchLayout { ino, from, to });
+    change(MdsRequest::DropLayout { ino, layout });
+    let (owner, range, mode) = (5, Range::ALL, PosixLockMode::Write);
+    let how = PosixLockHow::Try;
+    let lock = PosixLock { ino, owner, pid: 5, range, mode, flock: true, how, ticket: 0 };
+    change(MdsRequest::PosixLock(lock));
+    let time = Timestamp { secs: Timestamp::now().secs + 60, nanos: 0 };
+    let request = MdsRequest::Touch { ino };
+    let mut changes = Vec::new();
+    Deferred { uid: 0, gid: 0, time, made: None, request }.encode(&mut changes).unwrap();
+    change(MdsRequest::Batch { epoch: 1, changes: changes.leak() });
+
+    change(MdsRequest::Link { ino, parent, name: b"link" });
+    let mut rename = |name, new_name, flags| {
+        change(MdsRequest::Rename { parent, name, new_parent: parent, new_name, flags });
+    };
+    rename(b"link".as_slice(), b"moved".as_slice(), RenameFlags::default());
+    rename(b"moved", b"new", RenameFlags::default());
+    rename(b"new", b"symlink", RenameFlags { exchange: true, ..RenameFlags::default() });
+    change(MdsRequest::Unlink { parent, name: b"new" });
+    change(MdsRequest::Rmdir { parent, name: b"dir" });
+    drop((mds, client));
+
+    let (mds, client) = run(2000);
+    for (slot, (request, before)) in said.iter().enumerate() {
+        assert_eq!(ask_in(&mds, &client, slot, request), *before, "{request:?}");
     }
 }
 

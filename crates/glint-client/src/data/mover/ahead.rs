@@ -88,12 +88,16 @@ impl<T: Transport> Client<T> {
         ahead: &mut CopyAhead,
         progress: &CopyProgress,
     ) -> FsResult<u64> {
-        let check = || {
-            progress.made();
-            if is_planned() { Ok(()) } else { Err(Errno::EIO) }
+        let check = || if is_planned() { Ok(()) } else { Err(Errno::EIO) };
+        let copying = Copying {
+            ino,
+            to,
+            written,
+            may_write: is_planned,
+            check: &check,
+            progress,
+            is_still: false,
         };
-        let copying =
-            Copying { ino, to, written, may_write: is_planned, check: &check, is_still: false };
         let from = ahead.from;
         // Asked for after what is pending was told: a change of it that is later is told later.
         let size = self.glimpse(ino, from).await?.map_or(0, |objects| objects.size);
@@ -101,16 +105,16 @@ impl<T: Transport> Client<T> {
         let mut unsynced = 0;
         for part in pending.parts(size.max(written.get()), PART_BYTES) {
             self.copy_ranges(&copying, from, size, &[part]).await?;
-            progress.made();
             unsynced += part.1 - part.0;
             if unsynced >= PART_BYTES {
                 self.sync_objects(ino, to).await?;
+                progress.made();
                 unsynced = 0;
             }
             if clock::since(ahead.asked) >= ASK {
                 self.ask_changed(ino, ahead).await?;
+                progress.made();
             }
-            progress.made();
         }
         if unsynced > 0 {
             self.sync_objects(ino, to).await?;

@@ -4,6 +4,7 @@
 //! after the copying began, and so are zeros: of holes, and of what lies behind the end of the file.
 //! What the new objects have behind all that was written to them are zeros.
 
+use super::progress::CopyProgress;
 use crate::client::Client;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::Transport;
@@ -25,6 +26,8 @@ pub(super) struct Copying<'a> {
     pub(super) may_write: &'a dyn Fn() -> bool,
     /// Looked at between pieces: why it ends.
     pub(super) check: &'a dyn Fn() -> FsResult<()>,
+    /// Hears of each answer.
+    pub(super) progress: &'a CopyProgress,
     /// Nobody changes the file meanwhile.
     pub(super) is_still: bool,
 }
@@ -51,6 +54,7 @@ impl<T: Transport> Client<T> {
                 }
                 if at >= data_end {
                     let found = self.find_data(copying.ino, from, at, below, size).await;
+                    copying.progress.made();
                     let cleared = match found {
                         Ok((data, _)) => self.clear(copying, at, data).await,
                         Err(errno) => Err(errno),
@@ -113,12 +117,15 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<()> {
         let mut data = vec![0; len as usize];
         let got = self.read_objects(copying.ino, from, offset, &mut data).await?;
+        copying.progress.made();
         if got as u64 != len && copying.is_still {
             // Nobody makes it shorter meanwhile.
             return Err(Errno::EIO);
         }
         // If somebody has made it shorter, that is a change of the rest.
-        self.write_objects(copying.ino, copying.to, offset, &data, copying.may_write).await
+        self.write_objects(copying.ino, copying.to, offset, &data, copying.may_write).await?;
+        copying.progress.made();
+        Ok(())
     }
 
     /// Makes zeros of a range of the new objects, as far as they may have been written.
@@ -138,6 +145,7 @@ impl<T: Transport> Client<T> {
             let request = OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset, len };
             let ost = self.placement.ost_of(to, stripe);
             self.ask_ost(ost, request, Bulk::None, copying.may_write).await?;
+            copying.progress.made();
         }
         Ok(())
     }

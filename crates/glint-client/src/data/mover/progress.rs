@@ -11,30 +11,54 @@ use std::time::Duration;
 /// Pause between two looks whether the copy goes on.
 const PAUSE: Duration = LOOK.saturating_mul(10);
 
-/// How many parts of a file were copied, and for how long none may be.
+/// Steps of a copy, and for how long it may make none.
 pub(super) struct CopyProgress {
-    parts: Cell<u64>,
+    steps: Cell<u64>,
     most: Duration,
     is_given_up: Cell<bool>,
 }
 
+/// For how long nothing at all was copied.
+#[derive(Default)]
+struct Standstill {
+    /// Time in which this process ran.
+    ran: Duration,
+    /// The longest time in which it did not, as it, or this machine, was halted.
+    halted: Duration,
+}
+
+impl Standstill {
+    /// Adds a look that has taken so long.
+    fn add(&mut self, took: Duration) {
+        let ran = took.min(2 * PAUSE);
+        self.ran += ran;
+        self.halted = self.halted.max(took.saturating_sub(ran));
+    }
+
+    /// Whether this is longer than `most`. Halts count once, however many there are, and never for
+    /// all of it: what was asked for before is answered after them.
+    fn is_over(&self, most: Duration) -> bool {
+        self.ran + self.halted.min(most / 4 * 3) >= most
+    }
+}
+
 impl CopyProgress {
-    /// A copy that begins now, and of which some part is to be copied every `most`.
+    /// A copy that begins now, and is to make a step every `most`.
     pub(super) fn new(most: Duration) -> CopyProgress {
-        CopyProgress { parts: Cell::new(0), most, is_given_up: Cell::new(false) }
+        CopyProgress { steps: Cell::new(0), most, is_given_up: Cell::new(false) }
     }
 
-    /// Notes that the copy goes on.
+    /// Notes a step, however small.
     pub(super) fn made(&self) {
-        self.parts.set(self.parts.get() + 1);
+        self.steps.set(self.steps.get() + 1);
     }
 
-    /// Whether nothing more is to be sent, as nothing was copied for too long.
+    /// Whether nothing more is to be sent, as no step was made for too long.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_given_up.get()
     }
 
-    /// Waits for a part of the copy: ETIMEDOUT if nothing was copied for too long. That is given to
+    /// Waits for a part of the copy: ETIMEDOUT if it made no step for too long. That is given to
     /// `tell` at once; when this returns, nothing that was sent is under way.
     pub(super) async fn unless_stalled<R>(
         &self,
@@ -42,14 +66,13 @@ impl CopyProgress {
         tell: impl FnOnce(FsResult<()>),
     ) -> FsResult<R> {
         let stalled = async {
-            let (mut parts, mut stands) = (self.parts.get(), Duration::ZERO);
-            while stands < self.most {
+            let (mut steps, mut still) = (self.steps.get(), Standstill::default());
+            while !still.is_over(self.most) {
                 let begun = clock::now();
                 host::sleep(PAUSE).await;
-                // That this machine, or this process, was halted meanwhile says little.
-                stands += clock::since(begun).min(self.most / 4);
-                if parts != self.parts.get() {
-                    (parts, stands) = (self.parts.get(), Duration::ZERO);
+                still.add(clock::since(begun));
+                if steps != self.steps.get() {
+                    (steps, still) = (self.steps.get(), Standstill::default());
                 }
             }
         };
@@ -129,6 +152,17 @@ mod tests {
             Ok(8)
         };
         assert_eq!(block_on(progress.unless_stalled(is_suspended, |_| ())), Ok(8));
+        // It is halted again and again, each time for less than the copy may stand still.
+        let progress = CopyProgress::new(Duration::from_secs(30));
+        let is_halted = async {
+            for _ in 0..20 {
+                yield_now().await;
+                clock::simulate(Some(clock::now() + Duration::from_secs(29)));
+            }
+            yield_now().await;
+            Ok(9)
+        };
+        assert_eq!(block_on(progress.unless_stalled(is_halted, |_| ())), Ok(9));
         clock::simulate(None);
         host::simulate(None);
     }

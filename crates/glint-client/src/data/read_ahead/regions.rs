@@ -65,7 +65,7 @@ impl Regions {
     }
 
     /// Somebody reads of a file of `size` bytes, in which so many bytes are read ahead at least.
-    /// Returns what to do, and whether the read is part of a sequence.
+    /// Returns what to do: nothing is fetched unless the read is part of a sequence.
     pub(crate) fn plan(
         &mut self,
         read: &Range<u64>,
@@ -73,13 +73,13 @@ impl Regions {
         window: u64,
         stamp: u64,
         memory: &ReadAheadMemory,
-    ) -> (Plan, bool) {
+    ) -> Plan {
         if self.stamp != stamp {
             *self = Regions { stamp, doubt: self.doubt, ..Regions::default() };
         }
         let read = read.start..read.end.min(size);
         if read.is_empty() || read.end - read.start > REGION {
-            return (Plan::default(), false);
+            return Plan::default();
         }
         self.now += 1;
         let mut here = self.find(&read);
@@ -90,7 +90,7 @@ impl Regions {
         let run = self.run(number);
         if !self.is_sequence(number, run) {
             self.settle(size);
-            return (Plan { here, fetch: Vec::new() }, false);
+            return Plan { here, ..Plan::default() };
         }
         let mut fetch = Vec::new();
         if let Some(span) = self.next_in(number, run, &read, &before, here.is_empty(), size) {
@@ -118,7 +118,7 @@ impl Regions {
             }
         }
         self.settle(size);
-        (Plan { here, fetch }, true)
+        Plan { here, fetch, is_in_sequence: true }
     }
 
     /// What was read to its end is read once more.

@@ -28,7 +28,7 @@ impl Reads {
     /// asked for in advance.
     fn read(&mut self, offset: u64, len: u64) -> (bool, Vec<(u64, u64)>) {
         let read = offset..offset + len;
-        let (plan, _) = self.regions.plan(&read, self.size, self.window, 1, &self.memory);
+        let plan = self.regions.plan(&read, self.size, self.window, 1, &self.memory);
         let fetched: Vec<_> = plan.fetch.iter().map(|one| (one.offset, one.end())).collect();
         let is_here = !plan.here.is_empty();
         let alone = (!is_here).then_some((offset, (offset + len).min(self.size)));
@@ -200,8 +200,8 @@ fn nothing_is_asked_for_behind_the_end_or_after_a_change() {
     let mut file = Reads::of(64 * MIB);
     (0..3).for_each(|n| drop(file.read(n * MIB, MIB)));
     let read = 3 * MIB..4 * MIB;
-    let (plan, is_in_sequence) = file.regions.plan(&read, file.size, 0, 2, &file.memory);
-    assert!(plan.here.is_empty() && plan.fetch.is_empty() && !is_in_sequence);
+    let plan = file.regions.plan(&read, file.size, 0, 2, &file.memory);
+    assert!(plan.here.is_empty() && plan.fetch.is_empty() && !plan.is_in_sequence);
     assert_eq!(file.memory.used(), 0);
 }
 
@@ -212,7 +212,7 @@ fn any_reads_in_any_order_are_planned() {
         let len = [1, 100, PAGE, 10_000, MIB, 2 * REGION][n as usize % 6];
         let at = any(&mut random, [MIB, 8 * MIB, 70 * MIB][n as usize / 7 % 3]);
         file.window = n % 5 * REGION;
-        let (plan, _) =
+        let plan =
             file.regions.plan(&(at..at + len), file.size, file.window, n / 999, &file.memory);
         for block in plan.here {
             assert!(block.offset < at + len && at < block.end());
@@ -228,7 +228,7 @@ fn a_block_that_was_read_gives_its_memory_to_the_next_one() {
     let mut regions = Regions::default();
     let mut buffers = Vec::new();
     for n in 0..32 {
-        let (plan, _) = regions.plan(&(n * MIB..(n + 1) * MIB), 64 * MIB, 0, 1, &memory);
+        let plan = regions.plan(&(n * MIB..(n + 1) * MIB), 64 * MIB, 0, 1, &memory);
         for block in plan.fetch {
             let data = block.room();
             assert_eq!(data.len() as u64, block.len);
