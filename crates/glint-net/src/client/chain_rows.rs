@@ -205,6 +205,7 @@ impl ChainRows {
         drop(lost);
         for target in targets.into_iter().filter(|target| self.is_lost(*target)) {
             self.are_lost(target, Errno::ENXIO, self.abandoned.on_loss(target));
+            self.resent.on_loss(target);
         }
     }
 

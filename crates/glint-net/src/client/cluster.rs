@@ -14,6 +14,7 @@ mod settle;
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::head_retry::HeadRetry;
 use crate::client::moved::{MovedChange, WaitingChange};
+use crate::client::recovery::abandoned::ObjectToSync;
 use crate::client::recovery::resent::ResentChange;
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::client::transport::{Durability, MdsSession, OstRequests, PeerRequests, Transport};
@@ -333,7 +334,8 @@ impl<M: Transport> Cluster<M> {
                     self.rows.until_none_resent(by).await;
                 }
                 let row = to.chain.filter(|_| !is_there);
-                let resent = row.map(|by| ResentChange::new(&self.rows, by, object.1.ino));
+                let of = ObjectToSync { object: object.1, capability: change.capability };
+                let resent = row.map(|by| ResentChange::new(&self.rows, (to.ost, by), of));
                 if is_there {
                     // By one row, before and after: the head has taken over, and is the head still.
                     self.ask_ost(to, request, change.capability, Bulk::None, &is_held).await?;
@@ -354,6 +356,8 @@ impl<M: Transport> Cluster<M> {
                 Some(Err(errno)) => moved.give_up(target, number, object.1, errno),
             }
         }
+        // One of a file whose lock is being returned waits here no more, and may still be made.
+        self.until_none_resent(target).await;
         true
     }
 
@@ -420,11 +424,10 @@ impl<M: Transport> Durability for Cluster<M> {
             tracing::warn!(
                 %ino,
                 "a change that is sent again to the head of a chain has no answer; the lock of its \
-                file is not returned before that, or before the chain has another row"
+                file is not returned before that, or before another head has taken over"
             );
-            // Nobody else may ask for rows.
-            let asking = self.until_rows(|| false);
-            futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
+            // Apart from the state of each return: it is rare, and has much more.
+            Box::pin(self.until_not_resent(ino)).await;
         }
         // What was answered meanwhile is logged.
         self.abandon_logged(ino).await;

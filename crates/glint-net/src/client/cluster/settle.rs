@@ -1,10 +1,13 @@
 //! Has heads of chains bring to stable storage what was acknowledged before they took over.
 
-use crate::client::cluster::Cluster;
 use crate::client::cluster::head_retry::HeadRetry;
+use crate::client::cluster::{Cluster, LOOK_AGAIN};
 use crate::client::recovery::abandoned::ObjectToSync;
 use crate::client::transport::{Durability, Transport};
-use glint_proto::{Bulk, FsResult, OstRequest};
+use crate::host;
+use glint_proto::chain::ChainVersion;
+use glint_proto::{Bulk, FsResult, Ino, OstRequest};
+use std::time::Duration;
 
 impl<M: Transport> Cluster<M> {
     /// Has the server of a head bring everything that it has ordered to stable storage, in all
@@ -42,6 +45,51 @@ impl<M: Transport> Cluster<M> {
         }
         true
     }
+
+    /// Waits until nothing is under way that was sent again by the newest row of a chain.
+    pub(super) async fn until_none_resent(&self, target: u16) {
+        if let Some(row) = self.rows.get(target) {
+            let by = ChainVersion { target, version: row.version };
+            // Nobody else may ask for rows.
+            let asking = self.until_rows(|| false);
+            futures_lite::future::or(self.rows.until_none_resent(by), asking).await;
+        }
+    }
+
+    /// Waits until no head makes a change of a file any more that was sent to it again. Where the chain
+    /// has another head, that one is asked whether it has taken over.
+    pub(super) async fn until_not_resent(&self, ino: Ino) {
+        let asking = async {
+            let mut retry = HeadRetry::new();
+            loop {
+                while let Some((target, of)) = self.rows.resent_to_former_head(ino)
+                    && let Some(now) = self.sync_at_head(target, of, &mut retry).await
+                {
+                    self.rows.resent.on_synced(now);
+                }
+                // Nobody else may ask for rows.
+                host::sleep(LOOK_AGAIN).await;
+                // What fails here is asked again.
+                let _ = self.ask_rows(Duration::ZERO).await;
+            }
+        };
+        futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
+    }
+
+    /// Has the head of a chain sync an object, once. Returns which one has, and by which row.
+    async fn sync_at_head(
+        &self,
+        target: u16,
+        of: ObjectToSync,
+        retry: &mut HeadRetry,
+    ) -> Option<(u16, ChainVersion)> {
+        let request = OstRequest::Sync { object: of.object };
+        let to = self.rows.destination(target, &request, |ost| self.is_near(ost))?;
+        let synced = self.ask_ost(to, request, of.capability, Bulk::None, &|| true);
+        let answer = self.answer_of_head(target, &request, to, retry, synced).await?;
+        answer.ok()?;
+        Some((to.ost, to.chain?))
+    }
 }
 
 #[cfg(test)]
@@ -58,16 +106,15 @@ mod tests {
         Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests, ServerStatistics,
     };
     use crate::transport::framing::{Envelope, request_frame};
-    use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
+    use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState};
     use glint_proto::lock::Return;
     use glint_proto::message::{Reply, Request, Welcome};
     use glint_proto::oss::OssInfo;
-    use glint_proto::{Capability, ClientId, Cred, Errno, Ino, MdsRequest, ObjectId, OstReply};
+    use glint_proto::{Capability, ClientId, Cred, Errno, MdsRequest, ObjectId, OstReply};
     use parking_lot::Mutex;
     use std::collections::VecDeque;
     use std::pin::pin;
     use std::sync::{Arc, Weak};
-    use std::time::Duration;
 
     const ID: ChainId = ChainId { copies: 2, index: 0 };
     const FILE: Ino = Ino(7);
@@ -89,7 +136,7 @@ mod tests {
         answers: Mutex<VecDeque<FsResult<OstReply>>>,
         /// The rows that it tells.
         rows: Mutex<Vec<Chain>>,
-        /// Session in which it is sent changes.
+        /// Session in which it is sent changes, which it does not answer by itself.
         session: Option<Arc<ClientSession>>,
     }
 
@@ -112,7 +159,7 @@ mod tests {
             bulk: Bulk<'_>,
             is_held: &dyn Fn() -> bool,
         ) -> FsResult<OstReply> {
-            if let Some(session) = &self.session {
+            if let Some(session) = self.session.as_ref().filter(|_| request.is_modifying()) {
                 let call = Request::Ost { to, request, capability, forward: None };
                 let connection = Connection::of_thread(session)?;
                 return match connection.call(&call, &bulk, is_held).await?.0 {
@@ -340,29 +387,74 @@ mod tests {
         });
     }
 
-    /// How the wait for a change that is sent again ends.
-    type WaitEnd = fn(&Cluster<HeadServer>, &Arc<ClientSession>);
+    /// How the wait for a change that is sent again ends, and what heads are asked for before.
+    type WaitEnd = (fn(&Cluster<HeadServer>, &Arc<ClientSession>), &'static [HeadStep]);
 
     #[test]
     fn a_lock_is_returned_when_no_head_makes_an_old_change_of_its_file() {
         let ends: [WaitEnd; 3] = [
-            |_, session| answer(session),
-            // It is told to who asks.
-            |cluster, _| cluster.mds.rows.lock().push(row(4, [2, 1], MemberState::Serving)),
-            |_, session| session.on_eviction(),
+            (|_, session| answer(session), &[]),
+            // It is told to who asks. The new head has not heard of it at first.
+            (
+                |cluster, _| {
+                    cluster.mds.answers.lock().push_back(Err(Errno::EREMCHG));
+                    cluster.mds.rows.lock().push(row(5, [1, 2], MemberState::Serving));
+                },
+                &[HeadStep::Sync(1, 5), HeadStep::Sync(1, 5)],
+            ),
+            (|_, session| session.on_eviction(), &[]),
         ];
-        for end in ends {
+        for (end, steps) in ends {
             let (cluster, session) = resending();
             crate::runtime(None).unwrap().block_on(async {
                 send_and_drop(&cluster).await;
                 assert!(futures_util::poll!(pin!(cluster.abandon(Ino(8)))).is_ready());
                 let mut abandoning = pin!(cluster.abandon(FILE));
                 assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
+                // The head may have the change in its socket and not have heard of this row.
+                cluster.rows.learn(row(4, [2, 1], MemberState::Serving));
+                assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
                 end(&cluster, &session);
                 abandoning.await;
                 assert!(cluster.rows.moved.is_empty());
+                assert_eq!(*cluster.mds.steps.lock(), steps);
                 session.end();
             });
         }
+    }
+
+    #[test]
+    fn nothing_newer_is_sent_before_an_old_change_whose_lock_is_being_returned() {
+        let (cluster, session) = resending();
+        crate::runtime(None).unwrap().block_on(async {
+            send_and_drop(&cluster).await;
+            let dropped = under_way(&session);
+            let mut abandoning = pin!(cluster.abandon(FILE));
+            assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
+            assert!(cluster.rows.moved.is_empty(), "it does not wait to be sent once more");
+            send_and_drop(&cluster).await;
+            assert!(cluster.rows.moved.is_moving(ID.target()), "others wait, too");
+            assert_eq!(under_way(&session), dropped);
+            answer(&session);
+            cluster.send_moved(ID.target()).await;
+            assert!(!cluster.rows.moved.is_moving(ID.target()));
+            abandoning.await;
+            session.end();
+        });
+    }
+
+    #[test]
+    fn the_servers_of_a_chain_that_are_all_given_up_are_not_waited_for() {
+        let (cluster, session) = resending();
+        crate::runtime(None).unwrap().block_on(async {
+            send_and_drop(&cluster).await;
+            let waits = row(4, [2, 1], MemberState::LastServing);
+            cluster.rows.learn(waits.clone());
+            let mut abandoning = pin!(cluster.abandon(FILE));
+            assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
+            cluster.rows.hear(&cluster.rows.inquire(), Some(&[]), [waits]);
+            abandoning.await;
+            session.end();
+        });
     }
 }

@@ -43,6 +43,7 @@ impl Drop for CallGuard<'_> {
 mod tests {
     use super::*;
     use crate::client::chain_rows::ChainRows;
+    use crate::client::recovery::abandoned::ObjectToSync;
     use crate::client::recovery::replay_budget::ReplayBudget;
     use crate::client::remote::RemoteOptions;
     use crate::client::session::ClientSession;
@@ -71,26 +72,41 @@ mod tests {
         ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget)
     }
 
-    #[test]
-    fn a_change_that_is_sent_again_is_under_way_until_its_dropped_call_is_answered() {
+    const ID: ChainId = ChainId { copies: 2, index: 0 };
+    const OF: ObjectToSync =
+        ObjectToSync { object: ObjectId { ino: Ino(7), stripe: 0 }, capability: None };
+
+    fn by(version: u32) -> ChainVersion {
+        ChainVersion { target: ID.target(), version }
+    }
+
+    /// A change of the object that is sent to OST 1, the head by row 1.
+    fn change() -> Request<'static> {
+        let to = Destination { ost: 1, chain: Some(by(1)) };
+        let request = OstRequest::Truncate { object: OF.object, size: 0 };
+        Request::Ost { to, request, capability: None, forward: None }
+    }
+
+    fn session_with_rows() -> (Arc<ClientSession>, Arc<ChainRows>) {
         let (session, rows) = (session(), Arc::new(ChainRows::default()));
         let _ = session.chain_rows.set(rows.clone());
-        let (id, file) = (ChainId { copies: 2, index: 0 }, Ino(7));
-        let learn = |version| {
-            let state = MemberState::Serving;
-            let members = [1, 2].map(|ost| Member { ost, state }).to_vec();
-            rows.learn(Chain { id, version, members, founders: Vec::new(), intact_since: 1 });
+        (session, rows)
+    }
+
+    #[test]
+    fn a_change_that_is_sent_again_is_under_way_until_its_dropped_call_is_answered() {
+        let (session, rows) = session_with_rows();
+        let learn = |version, osts: [u16; 2]| {
+            let members = osts.map(|ost| Member { ost, state: MemberState::Serving }).to_vec();
+            rows.learn(Chain { id: ID, version, members, founders: Vec::new(), intact_since: 1 });
         };
-        let by = ChainVersion { target: id.target(), version: 1 };
-        let request = OstRequest::Truncate { object: ObjectId { ino: file, stripe: 0 }, size: 0 };
-        let to = Destination { ost: 1, chain: Some(by) };
-        let request = Request::Ost { to, request, capability: None, forward: None };
-        learn(1);
+        let (row, request) = (by(1), change());
+        learn(1, [1, 2]);
         crate::runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
             let is_under_way = || {
-                let is_waited_for = rows.until_none_resent(by).now_or_never().is_none();
-                (is_waited_for, rows.is_resent(file))
+                let is_waited_for = rows.until_none_resent(row).now_or_never().is_none();
+                (is_waited_for, rows.is_resent(OF.object.ino))
             };
             let send_and_drop = || {
                 let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
@@ -100,7 +116,7 @@ mod tests {
             assert_eq!(is_under_way(), (false, false), "it is the first time");
             connection.forget_elsewhere();
             for is_answered in [true, false] {
-                let resent = ResentChange::new(&rows, by, file);
+                let resent = ResentChange::new(&rows, (1, row), OF);
                 send_and_drop();
                 drop(resent);
                 assert_eq!(is_under_way(), (true, true));
@@ -112,8 +128,17 @@ mod tests {
                     drop(all);
                     connection.finish(at as u16);
                 } else {
-                    learn(2);
-                    assert_eq!(is_under_way(), (false, false), "nobody makes it by the old row");
+                    let is_kept = || {
+                        connection.forget_elsewhere();
+                        is_under_way()
+                    };
+                    learn(2, [1, 2]);
+                    assert_eq!(is_kept(), (false, true), "the head may not know of it");
+                    learn(3, [2, 1]);
+                    assert_eq!(is_kept(), (false, true), "nor may another one");
+                    rows.resent.on_synced((1, by(3)));
+                    assert_eq!(is_kept(), (false, true), "it is not the one that has it");
+                    rows.resent.on_synced((2, by(3)));
                     connection.forget_elsewhere();
                 }
                 assert_eq!(is_under_way(), (false, false));

@@ -1,34 +1,47 @@
-//! Changes of chains that are sent again, from then until their head makes them no more.
+//! Changes of chains that are sent again, from then until their heads make them no more.
 //!
-//! Invariant: no change of a chain that the client has given up is sent, or made, after a newer one
-//! within one row. A call that is dropped may leave its request with the head, which executes
-//! requests of several connections in any order. So such a request stays here, and nothing newer
-//! is sent to the chain, nor is the lock of its file returned, until one of these:
-//!
-//! - It is answered. On a new connection it is sent again under its old number, which also keeps a
-//!   copy of it on the old connection from being executed later.
-//! - There is a newer row. Servers begin nothing by an older one; what they have begun has its turn
-//!   before whatever is sent by the newer row, or is in doubt when another head takes over.
-//! - The MDS has evicted this client. It gives locks to others once nothing of the old session is
-//!   executed at any server.
+//! Invariants:
+//! - No change of a chain that the client has given up is made after a newer one of this client. A
+//!   call that is dropped may leave its request with the head, which executes requests of several
+//!   connections in any order. So the request stays noted here until it is answered, and nothing
+//!   else is sent to the chain by the same row. By a newer row it is: a head that makes a change by
+//!   that row begins none by an older one, and what it has begun has its turn before.
+//! - No such change is made once the lock of its file is returned. For that a newer row is not
+//!   enough: its head may not have heard of it, and makes what is in its socket by the older one; or
+//!   it makes what it has begun once more, by the newer one. So the lock waits for one of these:
+//!   - The change is answered. On a new connection it is sent again under its old number, which also
+//!     keeps a copy of it on the old connection from being executed later.
+//!   - Another head answers a sync by a newer row. It has taken over: all members that anybody may
+//!     read know that row and make nothing by older ones, and what they have made differently is in
+//!     doubt. The lock's return asks for that sync.
+//!   - The servers of all members were given up: nobody reads what one of them still makes.
+//!   - The MDS has evicted this client. It gives locks to others once nothing of the old session is
+//!     executed at any server.
 //!
 //! The end of a connection is none of them: what was sent on it may arrive and be executed later.
-//! A head that is gone is out of the row within seconds, and whoever waits asks for rows. One that
-//! is cut off from this client alone is waited for until it is reached; or the lock is recalled,
-//! and the MDS evicts the client after a lease.
 //!
-//! Of a call to a server in this process nothing is left here when it is dropped. Its disk may
-//! still make the change, and makes nothing else of the chain before (`members/terms.rs` of
-//! `glint-server`).
+//! A head that this client alone cannot reach has no other end than the last one, if it stays the
+//! head. All calls of this client to the chain wait until the head is reached, and so do returns of
+//! locks on files with such a change. The MDS evicts a client that has not returned a recalled lock
+//! for its lease, or for sixteen times as long if it writes to other servers meanwhile. Where nobody
+//! has recalled the lock, as when a file is opened to be written and its clean pages are to be
+//! forgotten, the call waits without such a limit.
+//!
+//! Not noted any more is a request whose thread ends with its runtime while others of this client go
+//! on: its connection is closed, and the server may execute what it has received by then.
 
 use crate::client::chain_rows::ChainRows;
+use crate::client::recovery::abandoned::ObjectToSync;
 use crate::client::recovery::frames::{changed_chain, object_of};
-use glint_proto::Ino;
 use glint_proto::chain::ChainVersion;
+use glint_proto::{Ino, ObjectId};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A head, and the row by which a change is sent to it.
+type HeadByRow = (u16, ChainVersion);
 
 /// Changes that are under way so, of all servers of a client.
 #[derive(Default)]
@@ -46,18 +59,26 @@ struct ResentTable {
     changes: Vec<ResentEntry>,
 }
 
-/// By which row a change is sent, and its file.
+/// To whom a change is sent, and its object.
 #[derive(Clone, Copy)]
 struct ResentEntry {
     number: u64,
-    by: ChainVersion,
-    ino: Ino,
+    to: HeadByRow,
+    of: ObjectToSync,
 }
 
 /// One of them, until this is dropped.
 pub(crate) struct ResentChange {
     rows: Arc<ChainRows>,
     number: u64,
+}
+
+impl ResentTable {
+    fn note(&mut self, to: HeadByRow, of: ObjectToSync) -> u64 {
+        self.next += 1;
+        self.changes.push(ResentEntry { number: self.next, to, of });
+        self.next
+    }
 }
 
 impl ResentChanges {
@@ -68,19 +89,36 @@ impl ResentChanges {
         result
     }
 
-    /// By which rows those are sent that are meant.
-    fn rows_of(&self, is_meant: impl Fn(&ResentEntry) -> bool) -> Vec<ChainVersion> {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        let under_way = self.under_way.lock();
-        under_way.changes.iter().filter(|one| is_meant(one)).map(|one| one.by).collect()
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    fn is_any(&self, is_meant: impl FnMut(&ResentEntry) -> bool) -> bool {
+        !self.is_empty() && self.under_way.lock().changes.iter().any(is_meant)
+    }
+
+    /// Ends the waits for changes.
+    fn end(&self, is_meant: impl Fn(&ResentEntry) -> bool) {
+        self.change(|all| all.changes.retain(|one| !is_meant(one)));
+        self.ended.wake();
     }
 
     /// Forgets everything: the MDS has evicted this client.
     pub(crate) fn clear(&self) {
-        self.change(|all| all.changes.clear());
-        self.ended.wake();
+        self.end(|_| true);
+    }
+
+    /// Forgets what was sent to the members of a chain: their servers were all given up.
+    pub(crate) fn on_loss(&self, target: u16) {
+        self.end(|one| one.to.1.target == target);
+    }
+
+    /// A head has answered a sync by this row. What was sent by older ones to others is made no more.
+    pub(crate) fn on_synced(&self, (head, by): HeadByRow) {
+        self.end(|one| {
+            let (before, older) = one.to;
+            older.target == by.target && older.version < by.version && before != head
+        });
     }
 
     /// Has those look again who wait: some chain has a newer row.
@@ -91,45 +129,48 @@ impl ResentChanges {
 
 impl ResentChange {
     /// Notes a change before it is sent again.
-    pub(crate) fn new(rows: &Arc<ChainRows>, by: ChainVersion, ino: Ino) -> ResentChange {
-        let number = rows.resent.change(|all| {
-            all.next += 1;
-            all.changes.push(ResentEntry { number: all.next, by, ino });
-            all.next
-        });
+    pub(crate) fn new(rows: &Arc<ChainRows>, to: HeadByRow, of: ObjectToSync) -> ResentChange {
+        let number = rows.resent.change(|all| all.note(to, of));
         ResentChange { rows: rows.clone(), number }
+    }
+
+    /// Notes a change once more, if it is noted, for who may know of it longer.
+    fn again(rows: &Arc<ChainRows>, to: HeadByRow, object: ObjectId) -> Option<ResentChange> {
+        let number = rows.resent.change(|all| {
+            let is_it = |one: &&ResentEntry| (one.to, one.of.object) == (to, object);
+            let ResentEntry { to, of, .. } = *all.changes.iter().find(is_it)?;
+            Some(all.note(to, of))
+        })?;
+        Some(ResentChange { rows: rows.clone(), number })
     }
 
     /// Notes what is left of a call with this frame that is dropped, if it sends a change again.
     pub(crate) fn of_dropped(rows: &Arc<ChainRows>, frame: &[u8]) -> Option<ResentChange> {
-        if rows.resent.count.load(Ordering::Relaxed) == 0 {
+        if rows.resent.is_empty() {
             return None;
         }
-        let ((_, by), (_, object)) = (changed_chain(frame)?, object_of(frame)?);
-        let is_resent = |one: &ResentEntry| (one.by, one.ino) == (by, object.ino);
-        let is_one = !rows.resent.rows_of(is_resent).is_empty();
-        is_one.then(|| ResentChange::new(rows, by, object.ino))
+        ResentChange::again(rows, changed_chain(frame)?, object_of(frame)?.1)
     }
 
-    /// Whether a head may still make it before what is newer.
+    /// Whether a head may still make it: then it has to be answered.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.rows.may_be_made(|one| one.number == self.number)
+        self.rows.resent.is_any(|one| one.number == self.number)
     }
 }
 
 impl Drop for ResentChange {
     fn drop(&mut self) {
-        let ResentChange { rows, number } = self;
-        rows.resent.change(|all| all.changes.retain(|one| one.number != *number));
-        rows.resent.ended.wake();
+        self.rows.resent.end(|one| one.number == self.number);
     }
 }
 
 impl ChainRows {
     /// Waits until nothing is under way that was sent again by this row, or there is a newer one.
     pub(crate) async fn until_none_resent(&self, by: ChainVersion) {
-        let is_over = || !self.may_be_made(|one| one.by == by);
-        self.resent.ended.until(|| is_over().then_some(())).await;
+        // The rows are not looked at with the list locked.
+        let is_newest = || self.get(by.target).is_some_and(|row| row.version == by.version);
+        let is_one = || self.resent.is_any(|one| one.to.1 == by) && is_newest();
+        self.resent.ended.until(|| (!is_one()).then_some(())).await;
     }
 
     /// Waits until no head makes a change of a file any more that was sent to it again.
@@ -139,13 +180,20 @@ impl ChainRows {
 
     /// Whether a head may still make a change of a file that was sent to it again.
     pub(crate) fn is_resent(&self, ino: Ino) -> bool {
-        self.may_be_made(|one| one.ino == ino)
+        self.resent.is_any(|one| one.of.object.ino == ino)
     }
 
-    /// Whether one of those is under way that are meant, by a row that is still the newest.
-    fn may_be_made(&self, is_meant: impl Fn(&ResentEntry) -> bool) -> bool {
-        // The rows are not looked at with the list locked.
-        let rows = self.resent.rows_of(is_meant);
-        rows.into_iter().any(|by| self.get(by.target).is_some_and(|row| row.version == by.version))
+    /// The chain and the object of a change of a file that was sent again to one that is the head no
+    /// more, if another one is.
+    pub(crate) fn resent_to_former_head(&self, ino: Ino) -> Option<(u16, ObjectToSync)> {
+        let is_of_file = |one: &&ResentEntry| one.of.object.ino == ino;
+        let of_file: Vec<ResentEntry> =
+            self.resent.under_way.lock().changes.iter().filter(is_of_file).copied().collect();
+        let has_another_head = |(before, by): HeadByRow| {
+            let now = self.get(by.target).and_then(|row| row.head());
+            now.is_some_and(|now| now != before)
+        };
+        let former = of_file.into_iter().find(|one| has_another_head(one.to));
+        former.map(|one| (one.to.1.target, one.of))
     }
 }
