@@ -69,6 +69,18 @@ pub(crate) fn run_or_spawn(task: impl Future<Output = ()> + 'static) {
     }
 }
 
+/// Does something on this thread to its end, whether or not anybody waits for it any more.
+pub(crate) async fn to_its_end<R: 'static>(work: impl Future<Output = R> + 'static) -> R {
+    let done = Rc::new((RefCell::new(None), Signal::default()));
+    let doing = done.clone();
+    spawn(async move {
+        let result = work.await;
+        doing.0.replace(Some(result));
+        doing.1.wake();
+    });
+    done.1.until(|| done.0.take()).await
+}
+
 /// PipeEnd when so much time has passed.
 pub async fn sleep(time: Duration) {
     match world() {

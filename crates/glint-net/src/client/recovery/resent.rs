@@ -27,14 +27,17 @@
 //! has recalled the lock, as when a file is opened to be written and its clean pages are to be
 //! forgotten, the call waits without such a limit.
 //!
+//! A change that a server in this process makes again is a task of its own
+//! ([`InProcess`](crate::InProcess)): it is noted until it is over, whoever waits for it.
+//!
 //! Not noted any more is a request whose thread ends with its runtime while others of this client go
 //! on: its connection is closed, and the server may execute what it has received by then.
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::recovery::abandoned::ObjectToSync;
 use crate::client::recovery::frames::{changed_chain, object_of};
-use glint_proto::chain::ChainVersion;
-use glint_proto::{Ino, ObjectId};
+use glint_proto::chain::{ChainVersion, Destination};
+use glint_proto::{Ino, ObjectId, OstRequest};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -150,6 +153,18 @@ impl ResentChange {
             return None;
         }
         ResentChange::again(rows, changed_chain(frame)?, object_of(frame)?.1)
+    }
+
+    /// Notes what a server in this process is about to execute, if it makes a change again.
+    pub(crate) fn of_own(
+        rows: &Arc<ChainRows>,
+        to: Destination,
+        request: &OstRequest,
+    ) -> Option<ResentChange> {
+        if rows.resent.is_empty() || !request.is_modifying() {
+            return None;
+        }
+        ResentChange::again(rows, (to.ost, to.chain?), request.object()?)
     }
 
     /// Whether a head may still make it: then it has to be answered.
