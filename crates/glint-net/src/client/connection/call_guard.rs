@@ -17,20 +17,27 @@ impl Drop for CallGuard<'_> {
         }
         self.connection.awaited.set(self.connection.awaited.get() - 1);
         let mut all = self.connection.pending.borrow_mut();
-        if let Some(pending) = &mut all[self.slot as usize]
-            && !pending.rests
-        {
+        if let Some(pending) = &mut all[self.slot as usize] {
             match pending.answer.take() {
                 Some(Ok((reply, _))) => {
                     self.connection.give_back(&pending.frame.head, &reply, pending.opened);
                 }
                 Some(Err(_)) => {}
                 None => {
-                    pending.abandoned = true;
                     let rows = self.connection.session.chain_rows.get();
-                    pending.resent =
+                    let resent =
                         rows.and_then(|rows| ResentChange::of_dropped(rows, &pending.frame.head));
-                    return;
+                    let (xid, rests) = (pending.xid, pending.rests);
+                    if !rests || resent.is_some() {
+                        (pending.abandoned, pending.resent) = (true, resent);
+                        drop(all);
+                        if rests {
+                            // The server was busy for this copy, not for one on the last connection.
+                            self.connection.send_again(self.slot, xid);
+                            self.connection.flush();
+                        }
+                        return;
+                    }
                 }
             }
         }
@@ -144,6 +151,29 @@ mod tests {
                 assert_eq!(is_under_way(), (false, false));
                 assert!(connection.pending.borrow().iter().all(Option::is_none));
             }
+            session.end();
+        });
+    }
+
+    #[test]
+    fn a_change_that_has_to_end_is_sent_though_its_call_is_dropped_while_it_rests() {
+        let (session, rows) = session_with_rows();
+        crate::runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            let (resent, request) = (ResentChange::new(&rows, (1, by(1)), OF), change());
+            {
+                let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
+                assert!(call.as_mut().now_or_never().is_none());
+                is_busy(&connection);
+                assert!(call.as_mut().now_or_never().is_none());
+                assert!(connection.unanswered().is_empty(), "it rests");
+            }
+            drop(resent);
+            connection.forget_elsewhere();
+            assert_eq!(connection.unanswered().len(), 1, "another copy may be with the server");
+            assert!(rows.is_resent(OF.object.ino));
+            connection.finish(0);
+            assert!(!rows.is_resent(OF.object.ino));
             session.end();
         });
     }

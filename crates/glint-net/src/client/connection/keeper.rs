@@ -10,7 +10,6 @@ use crate::client::connection::{Connection, Pending};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
 use crate::client::recovery::frames::{is_of_chain, parse};
-use crate::client::recovery::resent::ResentChange;
 use crate::client::session::ClientSession;
 use crate::host;
 use crate::transport::frame_writer::KeptFrame;
@@ -150,17 +149,15 @@ impl Connection {
         Ok((reader, now))
     }
 
-    /// Gives up requests to chains that nobody waits for any more: they were sent to another member.
-    /// One that has to end before what is newer goes on: the server may have it from the last
-    /// connection.
+    /// Gives up requests to chains that nobody waits for any more: they were sent to another
+    /// member. One that has to end before what is newer goes on: the server may have it from the
+    /// last connection.
     pub(super) fn forget_elsewhere(&self) {
-        let has_to_end =
-            |pending: &Pending| pending.resent.as_ref().is_some_and(ResentChange::is_under_way);
         let is_one = |pending: &Pending| {
             pending.abandoned
                 && pending.answer.is_none()
                 && is_of_chain(&pending.frame.head)
-                && !has_to_end(pending)
+                && !pending.has_to_end()
         };
         let elsewhere: Vec<u16> = {
             let all = self.pending.borrow();
@@ -223,7 +220,10 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::chain_rows::ChainRows;
+    use crate::client::recovery::abandoned::ObjectToSync;
     use crate::client::recovery::replay_budget::ReplayBudget;
+    use crate::client::recovery::resent::ResentChange;
     use crate::client::remote::{Remote, RemoteOptions};
     use crate::client::session::tests::welcome;
     use crate::client::transport::MdsSession;
@@ -380,34 +380,49 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_change_of_a_chain_is_not_sent_again_to_a_server_that_was_busy() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let session = session_at(&listener);
-        let (numbers, number) = std::sync::mpsc::channel();
-        let server = std::thread::spawn(move || {
-            let mut stream = welcomes(&listener);
-            let (slot, xid) = number.recv().unwrap();
-            stream.write_all(&reply(slot, xid, &Reply::Busy { retry_ms: 1 })).unwrap();
-            stream
-        });
-        runtime(None).unwrap().block_on(async {
-            let connection = Connection::of_thread(&session).unwrap();
-            let request = OstRequest::Truncate { object: OBJECT, size: 0 };
-            let chain = Some(ChainVersion { target: 0x8000, version: 1 });
-            let to = Destination { ost: 0, chain };
-            let request = Request::Ost { to, request, capability: None, forward: None };
-            let mut call = Box::pin(connection.call(&request, &Bulk::None, &|| true));
-            assert!(futures_util::poll!(call.as_mut()).is_pending());
-            until(|| connection.state.borrow().writer().is_some()).await;
-            let at = connection.pending.borrow().iter().position(Option::is_some).unwrap();
-            let xid = connection.pending.borrow()[at].as_ref().unwrap().xid;
-            drop(call);
-            assert!(connection.pending.borrow()[at].is_some(), "the server may have it");
-            numbers.send((connection.first_slot + at as u16, xid)).unwrap();
-            until(|| connection.pending.borrow()[at].is_none()).await;
-            session.end();
-        });
-        drop(server.join().unwrap());
+    fn a_dropped_change_of_a_chain_is_sent_again_to_a_busy_server_only_if_it_has_to_end() {
+        for has_to_end in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let (session, rows) = (session_at(&listener), Arc::new(ChainRows::default()));
+            let _ = session.chain_rows.set(rows.clone());
+            let (numbers, number) = std::sync::mpsc::channel();
+            let server = std::thread::spawn(move || {
+                let (mut stream, (slot, xid)) = (welcomes(&listener), number.recv().unwrap());
+                let hears = |stream: &mut TcpStream, ms| {
+                    stream.set_read_timeout(Some(Duration::from_millis(ms))).unwrap();
+                    stream.read(&mut [0; 4096]).is_ok_and(|bytes| bytes > 0)
+                };
+                while hears(&mut stream, 200) {}
+                stream.write_all(&reply(slot, xid, &Reply::Busy { retry_ms: 1 })).unwrap();
+                if has_to_end {
+                    assert!(hears(&mut stream, 20_000), "it is sent again");
+                    stream.write_all(&reply(slot, xid, &Reply::Failed(Errno::EIO))).unwrap();
+                }
+                stream
+            });
+            runtime(None).unwrap().block_on(async {
+                let connection = Connection::of_thread(&session).unwrap();
+                let request = OstRequest::Truncate { object: OBJECT, size: 0 };
+                let by = ChainVersion { target: 0x8000, version: 1 };
+                let to = Destination { ost: 0, chain: Some(by) };
+                let request = Request::Ost { to, request, capability: None, forward: None };
+                let of = ObjectToSync { object: OBJECT, capability: None };
+                let resent = has_to_end.then(|| ResentChange::new(&rows, (0, by), of));
+                let mut call = Box::pin(connection.call(&request, &Bulk::None, &|| true));
+                assert!(futures_util::poll!(call.as_mut()).is_pending());
+                until(|| connection.state.borrow().writer().is_some()).await;
+                let at = connection.pending.borrow().iter().position(Option::is_some).unwrap();
+                let xid = connection.pending.borrow()[at].as_ref().unwrap().xid;
+                drop((call, resent));
+                assert_eq!(rows.is_resent(OBJECT.ino), has_to_end);
+                assert!(connection.pending.borrow()[at].is_some(), "the server may have it");
+                numbers.send((connection.first_slot + at as u16, xid)).unwrap();
+                until(|| connection.pending.borrow()[at].is_none()).await;
+                assert!(!rows.is_resent(OBJECT.ino));
+                session.end();
+            });
+            drop(server.join().unwrap());
+        }
     }
 
     #[test]

@@ -59,6 +59,13 @@ pub(crate) struct Pending {
     pub(crate) session: Option<u64>,
 }
 
+impl Pending {
+    /// Whether it has to be answered though nobody waits: nothing newer is sent before.
+    pub(super) fn has_to_end(&self) -> bool {
+        self.resent.as_ref().is_some_and(ResentChange::is_under_way)
+    }
+}
+
 /// The connection of a thread.
 pub(crate) struct Connection {
     pub(crate) session: Arc<ClientSession>,
@@ -277,7 +284,7 @@ impl Connection {
 
     /// A server that was busy is asked again, on the next connection if there is none now. What an
     /// eviction has failed meanwhile is not.
-    fn send_again(&self, slot: u16, xid: u64) {
+    pub(super) fn send_again(&self, slot: u16, xid: u64) {
         let mut all = self.pending.borrow_mut();
         let Some(pending) = all[slot as usize].as_mut().filter(|pending| pending.xid == xid) else {
             return;
@@ -423,10 +430,11 @@ impl Connection {
             self.session.on_synced(sync, spare);
         }
         if let (true, &Ok(Reply::Busy { retry_ms })) = (pending.abandoned, &reply)
-            && !is_of_chain(&pending.frame.head)
+            && (pending.has_to_end() || !is_of_chain(&pending.frame.head))
         {
-            // Nobody waits, but it has to be done. One to a chain is made again by another call if it
-            // has to be: from here it might come after newer changes.
+            // Nobody waits, but it has to be done. One to a chain is made again by another call if
+            // it has to be: from here it might come after newer changes. None of these is made
+            // before one that has to end, of which a copy from the last connection may still come.
             drop(all);
             let (xid, connection) = (self.rest(slot), self.clone());
             host::spawn(async move {
