@@ -117,6 +117,11 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Offset at which the largest possible file ends.
     fn file_bytes_max(&self) -> u64;
+
+    /// Whether its files lie in the memory of this host: a read of them waits for no device.
+    fn is_memory(&self) -> bool {
+        false
+    }
 }
 
 /// An open file, to read and to write.

@@ -294,6 +294,23 @@ fn a_lone_request_wakes_nobody_and_one_apart_is_executed_whoever_waits_for_it() 
     assert!(ost.threads() > 0);
 }
 
+/// A memory file system knows no read that may not wait, and none of it waits.
+#[test]
+fn on_a_memory_file_system_no_read_wakes_a_thread() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+    let ost = Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap());
+    if !ost.store().is_memory() {
+        return;
+    }
+    ost.store().write(OBJECT, 0, b"memory", None, false).unwrap();
+    let read = OstRequest::Read { object: OBJECT, offset: 0, len: 6 };
+    for way in [Way::InPlace, Way::Apart(Apart::default())] {
+        let mut room = [0; 6];
+        block_on(ost.handle(ClientId(1), read, Bulk::In(&mut room), way)).unwrap();
+        assert_eq!((&room, ost.threads()), (b"memory", 0));
+    }
+}
+
 #[test]
 fn versions_of_kernels_are_compared_by_their_numbers() {
     use super::local::version;

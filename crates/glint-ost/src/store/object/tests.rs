@@ -235,7 +235,7 @@ fn damage_that_cannot_be_noted_is_an_error_all_the_same() {
     // Who reads what is in memory does not wait for a sync: it is noted by who waits.
     let file = store.file(OBJECT, None).unwrap().unwrap();
     for at_once in [
-        file.read_at_once(FLIPPED, &mut [0]),
+        file.read_at_once(FLIPPED, &mut [0], ReadMode::InMemory),
         file.checked_read(FLIPPED, &mut [0], ReadMode::InMemory),
     ] {
         assert_eq!(at_once.unwrap_err().raw_os_error(), Some(libc::EAGAIN));

@@ -1,0 +1,89 @@
+//! Reads of an object.
+
+use super::{Apart, Ost, Way};
+use crate::disk::{CallKind, Disk};
+use crate::store::object::ReadMode;
+use crate::store::object_store::ObjectStore;
+use glint_proto::ObjectId;
+use glint_telemetry::Counter;
+use rustix::io::Errno;
+use std::io;
+
+impl<D: Disk> Ost<D> {
+    /// Reads until `buffer` is full or the object ends. What is in memory is copied
+    /// at once; only a miss goes to another thread.
+    pub(super) async fn read(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        buffer: &mut [u8],
+        way: Way,
+    ) -> io::Result<u32> {
+        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
+        let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
+        let waiting = if adds_none { ReadMode::AddingNone } else { ReadMode::Waiting };
+        // Where all is memory, nothing has to be tried first.
+        let here = if self.store.is_memory() { ReadMode::Waiting } else { ReadMode::InMemory };
+        let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
+        self.store.turn().await;
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let room = &mut buffer[done..];
+            let read = match (is_apart, self.store.open_file(object)) {
+                // What the kernel begins to read ahead then would stay.
+                (true, Some(file)) if !adds_none => file.read_at_once(at, room, here),
+                (true, _) => Err(Errno::AGAIN.into()),
+                (false, known) => {
+                    match known.map_or_else(|| self.store.file(object, None), |f| Ok(Some(f)))? {
+                        Some(file) => file.checked_read(at, room, here),
+                        None => Ok(0),
+                    }
+                }
+            };
+            let n = match read.map_err(|e| (e.raw_os_error(), e)) {
+                Ok(n) => n,
+                Err((Some(libc::EINTR), _)) => continue,
+                Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
+                    // While it waits for its turn among others, this disk is not blamed.
+                    drop(call.take());
+                    // The object does not exist: it is as if it ended here.
+                    let read = self.read_by_thread(object, at, room, waiting).await?;
+                    let Some(n) = read else { break };
+                    n
+                }
+                Err((_, error)) => return Err(error),
+            };
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        drop(call);
+        Ok(done as u32)
+    }
+
+    /// Has a thread of the disk read. Returns `None` if the object does not exist.
+    async fn read_by_thread(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        room: &mut [u8],
+        waiting: ReadMode,
+    ) -> io::Result<Option<usize>> {
+        let (len, buffers) = (room.len(), self.buffers.clone());
+        let miss = move |store: &ObjectStore<D>| {
+            let Some(file) = store.file(object, None)? else { return Ok(None) };
+            let mut data = buffers.room(len);
+            let n = file.checked_read(offset, &mut data, waiting)?;
+            data.truncate(n);
+            Ok::<_, io::Error>(Some(data))
+        };
+        let data = self.apart(CallKind::Short, Apart::default(), miss).await?;
+        Ok(data.map(|data| {
+            room[..data.len()].copy_from_slice(&data);
+            glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+            data.len()
+        }))
+    }
+}
