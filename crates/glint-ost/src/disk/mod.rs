@@ -11,6 +11,7 @@ mod inode;
 mod lease;
 mod local;
 pub mod memory;
+pub(crate) mod ring;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;

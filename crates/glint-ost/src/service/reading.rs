@@ -1,8 +1,15 @@
 //! Reads of an object.
+//!
+//! What is in memory is copied at once, by who asks. A miss of a request that may wait in place is read
+//! by the [ring](crate::disk::ring) of the calling thread. Threads of the disk are left with reads
+//! apart, those of a thread without a ring or of a disk that was slow, of objects that pass through
+//! memory, and those that find damage.
 
 use super::{Apart, Ost, Way};
+use crate::disk::ring::has_ring;
 use crate::disk::{CallKind, Disk};
 use crate::store::object::ReadMode;
+use crate::store::object::planned::ObjectDescriptor;
 use crate::store::object_store::ObjectStore;
 use glint_proto::ObjectId;
 use glint_telemetry::Counter;
@@ -10,8 +17,7 @@ use rustix::io::Errno;
 use std::io;
 
 impl<D: Disk> Ost<D> {
-    /// Reads until `buffer` is full or the object ends. What is in memory is copied
-    /// at once; only a miss goes to another thread.
+    /// Reads until `buffer` is full or the object ends.
     pub(super) async fn read(
         &self,
         object: ObjectId,
@@ -47,10 +53,19 @@ impl<D: Disk> Ost<D> {
                 Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
                     // While it waits for its turn among others, this disk is not blamed.
                     drop(call.take());
-                    // The object does not exist: it is as if it ended here.
-                    let read = self.read_by_thread(object, at, room, waiting).await?;
-                    let Some(n) = read else { break };
-                    n
+                    let by_ring = match is_apart {
+                        true => None,
+                        // Requests that find all in memory have no room for it.
+                        false => Box::pin(self.read_by_ring(object, at, room)).await,
+                    };
+                    match by_ring {
+                        Some(n) => n,
+                        None => match self.read_by_thread(object, at, room, waiting).await? {
+                            Some(n) => n,
+                            // The object does not exist: it is as if it ended here.
+                            None => break,
+                        },
+                    }
                 }
                 Err((_, error)) => return Err(error),
             };
@@ -61,6 +76,25 @@ impl<D: Disk> Ost<D> {
         }
         drop(call);
         Ok(done as u32)
+    }
+
+    /// Reads by the ring of this thread. Returns `None` where a thread of the disk has to read, also
+    /// to find an error once more.
+    async fn read_by_ring(&self, object: ObjectId, offset: u64, room: &mut [u8]) -> Option<usize> {
+        if !D::WAITS || !has_ring() {
+            return None;
+        }
+        let file = self.store.open_file(object)?;
+        let planned = file.plan_read(offset, room.len())?;
+        let (from, to) = planned.range();
+        let buffer = self.buffers.room((to - from) as usize);
+        let descriptor = ObjectDescriptor(file.clone());
+        let read = self.ring_reads.read(&self.watch, descriptor, from, buffer).await;
+        let (len, data) = read?.ok()?;
+        let data = file.finish_read(&planned, data.get(..len)?).ok()?;
+        room[..data.len()].copy_from_slice(data);
+        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+        Some(data.len())
     }
 
     /// Has a thread of the disk read. Returns `None` if the object does not exist.

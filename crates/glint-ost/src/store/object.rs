@@ -14,6 +14,7 @@
 
 mod handed;
 mod noted;
+pub(crate) mod planned;
 mod sealed_size;
 mod sealing;
 pub(crate) mod unreadable;
