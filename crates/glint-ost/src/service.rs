@@ -9,11 +9,11 @@
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
 
-mod buffers;
 mod changing;
 pub(crate) mod listing;
 mod reading;
 mod unreadable;
+mod write_data;
 
 use crate::disk::ring::RingReads;
 use crate::disk::threads::{DiskThreads, First};
@@ -21,9 +21,9 @@ use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
 use crate::settle_gate::SettleGate;
 use crate::store::object_store::ObjectStore;
-use buffers::DataBuffers;
 use changing::Changing;
 use futures_channel::oneshot;
+use glint_memory::BufferPool;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use listing::NamesAhead;
@@ -31,6 +31,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use write_data::WriteData;
 
 /// Kept until a disk is done with something, however long who asked for it waits.
 pub type Kept = Box<dyn Send>;
@@ -79,7 +80,8 @@ pub struct Ost<D: Disk = LocalDisk> {
     pub(crate) watch: Arc<DiskWatch>,
     settling: SettleGate,
     changing: Changing,
-    buffers: DataBuffers,
+    /// For what is read and written apart.
+    buffers: BufferPool,
     names_ahead: NamesAhead,
 }
 
@@ -213,7 +215,7 @@ impl<D: Disk> Ost<D> {
             }
         }
         // Who asked may have gone before it is written.
-        let data = self.buffers.keep(&bulk);
+        let data = WriteData::keep(&self.buffers, &bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let was_empty = changed.zip(apart.was_empty.clone());
         let work = move |store: &ObjectStore<D>| {

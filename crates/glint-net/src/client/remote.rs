@@ -233,6 +233,12 @@ impl Remote {
         if let Bulk::In(room) = bulk {
             let data = data.bytes();
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
+            // What lies behind it is not what was read.
+            if matches!(&reply, Reply::Ost { reply: Ok(OstReply::Data(len)), .. }
+                if *len as usize != data.len())
+            {
+                return Err(Errno::EPROTO);
+            }
             glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
         }
         Ok(reply)
