@@ -77,6 +77,11 @@ impl BufferPool {
 }
 
 impl PooledBuffer {
+    /// The data, to be taken away and brought back.
+    pub fn data_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.data
+    }
+
     /// Cuts off what was not overwritten.
     pub fn truncate(&mut self, len: usize) {
         self.data.truncate(len);

@@ -230,7 +230,7 @@ impl Remote {
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<Reply> {
         let (reply, data) = self.exchange(request, &bulk, is_held).await?;
-        if let Bulk::In(room) = bulk {
+        if let Bulk::In(room) = bulk.borrowed() {
             let data = data.bytes();
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
             // What lies behind it is not what was read.

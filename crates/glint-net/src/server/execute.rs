@@ -448,7 +448,7 @@ impl<S: Service> Worker<S> {
                     return Answer::unchanged(Err(Errno::EINVAL));
                 }
                 *bulk = self.buffers.room(len as usize);
-                Bulk::In(bulk)
+                Bulk::Lent(bulk.data_mut())
             }
             _ => Bulk::None,
         };

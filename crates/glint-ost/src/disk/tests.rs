@@ -309,11 +309,12 @@ fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
         ost.store().sync(OBJECT).unwrap();
         ost.store().file(OBJECT, None).unwrap().unwrap().file().drop_cached(0, u64::MAX);
     };
-    let read = async |ost: &Ost, offset: u64, len: u32| {
+    let read = async |ost: &Ost, offset: u64, len: u32, is_lent: bool| {
         cool(ost);
         let read = OstRequest::Read { object: OBJECT, offset, len };
         let mut room = vec![0; len as usize];
-        let done = ost.handle(ClientId(1), read, Bulk::In(&mut room), Way::InPlace).await;
+        let bulk = if is_lent { Bulk::Lent(&mut room) } else { Bulk::In(&mut room) };
+        let done = ost.handle(ClientId(1), read, bulk, Way::InPlace).await;
         done.map(|reply| match reply {
             OstReply::Data(len) => room[..len as usize].to_vec(),
             reply => panic!("{reply:?}"),
@@ -321,9 +322,15 @@ fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
     };
     let read_all = async |ost: &Ost| {
         for (offset, len) in [(0, 5), (290_000, 20_000), (100_000, 10), (0, 300_000)] {
-            let expected = &data[offset..data.len().min(offset + len)];
-            let found = read(ost, offset as u64, len as u32).await.unwrap();
-            assert!(found == expected, "{offset} {len}");
+            for is_lent in [false, true] {
+                let copied = counted_here(Counter::BytesCopied);
+                let expected = &data[offset..data.len().min(offset + len)];
+                let found = read(ost, offset as u64, len as u32, is_lent).await.unwrap();
+                assert!(found == expected, "{offset} {len} {is_lent}");
+                if has_ring() && is_lent && len == data.len() {
+                    assert_eq!(counted_here(Counter::BytesCopied), copied);
+                }
+            }
         }
     };
     let runtime = compio_runtime::Runtime::new().unwrap();
@@ -349,8 +356,8 @@ fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
     file.write_all_at(&[!data[100_000]], 100_000).unwrap();
     let ost = open();
     runtime.block_on(async {
-        assert!(read(&ost, 70_000, 10).await.is_err());
-        assert_eq!(read(&ost, 10, 10).await.unwrap(), data[10..20]);
+        assert!(read(&ost, 70_000, 10, true).await.is_err());
+        assert_eq!(read(&ost, 10, 10, true).await.unwrap(), data[10..20]);
     });
     assert!(ost.store().file(OBJECT, None).unwrap().unwrap().has_damage().unwrap());
 }

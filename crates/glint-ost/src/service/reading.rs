@@ -15,14 +15,63 @@ use glint_proto::ObjectId;
 use glint_telemetry::Counter;
 use rustix::io::Errno;
 use std::io;
+use std::mem;
+use std::ops::{Deref, DerefMut, Range};
+
+/// Where the data of a read goes.
+pub(super) enum Room<'a> {
+    Borrowed(&'a mut [u8]),
+    /// It may be taken away meanwhile.
+    Lent(&'a mut Vec<u8>),
+}
+
+impl Deref for Room<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Room::Borrowed(room) => room,
+            Room::Lent(room) => room,
+        }
+    }
+}
+
+impl DerefMut for Room<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Room::Borrowed(room) => room,
+            Room::Lent(room) => room,
+        }
+    }
+}
+
+/// A part of a buffer, and the rest of it.
+struct PartOf {
+    data: Vec<u8>,
+    range: Range<usize>,
+}
+
+impl Deref for PartOf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.data[self.range.clone()]
+    }
+}
+
+impl DerefMut for PartOf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.data[self.range.clone()]
+    }
+}
 
 impl<D: Disk> Ost<D> {
-    /// Reads until `buffer` is full or the object ends.
+    /// Reads until `whole` is full or the object ends.
     pub(super) async fn read(
         &self,
         object: ObjectId,
         offset: u64,
-        buffer: &mut [u8],
+        mut whole: Room<'_>,
         way: Way,
     ) -> io::Result<u32> {
         let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
@@ -33,9 +82,9 @@ impl<D: Disk> Ost<D> {
         let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
         self.store.turn().await;
         let mut done = 0;
-        while done < buffer.len() {
+        while done < whole.len() {
             let at = offset + done as u64;
-            let room = &mut buffer[done..];
+            let room = &mut whole[done..];
             let read = match (is_apart, self.store.open_file(object)) {
                 // What the kernel begins to read ahead then would stay.
                 (true, Some(file)) if !adds_none => file.read_at_once(at, room, here),
@@ -56,8 +105,9 @@ impl<D: Disk> Ost<D> {
                     let by_ring = match is_apart {
                         true => None,
                         // Requests that find all in memory have no room for it.
-                        false => Box::pin(self.read_by_ring(object, at, room)).await,
+                        false => Box::pin(self.read_by_ring(object, at, &mut whole, done)).await?,
                     };
+                    let room = &mut whole[done..];
                     match by_ring {
                         Some(n) => n,
                         None => match self.read_by_thread(object, at, room, waiting).await? {
@@ -78,23 +128,44 @@ impl<D: Disk> Ost<D> {
         Ok(done as u32)
     }
 
-    /// Reads by the ring of this thread. Returns `None` where a thread of the disk has to read, also
-    /// to find an error once more.
-    async fn read_by_ring(&self, object: ObjectId, offset: u64, room: &mut [u8]) -> Option<usize> {
+    /// Reads by the ring of this thread, behind what was `done`. Returns `None` where a thread of the
+    /// disk has to read, also to find an error once more.
+    async fn read_by_ring(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        room: &mut Room<'_>,
+        done: usize,
+    ) -> io::Result<Option<usize>> {
         if !D::WAITS || !has_ring() {
-            return None;
+            return Ok(None);
         }
-        let file = self.store.open_file(object)?;
-        let planned = file.plan_read(offset, room.len())?;
+        let Some(file) = self.store.open_file(object) else { return Ok(None) };
+        let planned = file.plan_read(offset, room.len() - done);
+        let Some(planned) = planned else { return Ok(None) };
         let (from, to) = planned.range();
-        let buffer = self.buffers.room((to - from) as usize);
-        let descriptor = ObjectDescriptor(file.clone());
+        let (len, descriptor) = ((to - from) as usize, ObjectDescriptor(file.clone()));
+        // Who asked is gone with the ring.
+        let ended = Errno::CANCELED;
+        if let Room::Lent(data) = room
+            && planned.is_all_wanted()
+        {
+            let part = PartOf { data: mem::take(*data), range: done..done + len };
+            let read = self.ring_reads.read(&self.watch, descriptor, from, part).await;
+            let (read, part) = read.ok_or(ended)?;
+            let found = read.and_then(|len| Ok(file.finish_read(&planned, &part[..len])?.len()));
+            **data = part.data;
+            return Ok(found.ok());
+        }
+        let buffer = self.buffers.room(len);
         let read = self.ring_reads.read(&self.watch, descriptor, from, buffer).await;
-        let (len, data) = read?.ok()?;
-        let data = file.finish_read(&planned, data.get(..len)?).ok()?;
-        room[..data.len()].copy_from_slice(data);
-        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
-        Some(data.len())
+        let (read, buffer) = read.ok_or(ended)?;
+        let found = read.and_then(|len| file.finish_read(&planned, &buffer[..len]));
+        Ok(found.ok().map(|found| {
+            room[done..done + found.len()].copy_from_slice(found);
+            glint_telemetry::count(Counter::BytesCopied, found.len() as u64);
+            found.len()
+        }))
     }
 
     /// Has a thread of the disk read. Returns `None` if the object does not exist.

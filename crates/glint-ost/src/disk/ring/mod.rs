@@ -78,15 +78,15 @@ impl RingReads {
         depth.turns.take((), take).await
     }
 
-    /// Fills a buffer with what a file has from `offset` on. Returns it with how many bytes that are;
-    /// `None` if the ring has ended. This thread [has a ring](has_ring).
+    /// Fills a buffer with what a file has from `offset` on. Returns how many bytes that are, and the
+    /// buffer; `None` if the ring has ended. This thread [has a ring](has_ring).
     pub(crate) async fn read<B>(
         &self,
         watch: &Arc<DiskWatch>,
         file: impl AsFd + 'static,
         offset: u64,
         buffer: B,
-    ) -> Option<io::Result<(usize, B)>>
+    ) -> Option<(io::Result<usize>, B)>
     where
         B: DerefMut<Target = [u8]> + 'static,
     {
@@ -109,7 +109,7 @@ async fn read<B>(
     file: impl AsFd + 'static,
     offset: u64,
     buffer: B,
-) -> io::Result<(usize, B)>
+) -> (io::Result<usize>, B)
 where
     B: DerefMut<Target = [u8]> + 'static,
 {
@@ -121,9 +121,7 @@ where
             Err(_) => call.look(),
         }
     };
-    // Also of a read that has failed the buffer is taken out.
-    let buffer = read.into_inner().into_inner();
-    len.map(|len| (len, buffer))
+    (len, read.into_inner().into_inner())
 }
 
 #[cfg(test)]

@@ -59,7 +59,8 @@ fn more_reads_than_a_disk_takes_wait_for_their_turn() {
             async move {
                 let read = reads.read(watch, file, at as u64, vec![0; 2]).await;
                 assert!(at_disk(reads) <= DEPTH_MAX);
-                read.unwrap().unwrap()
+                let (len, data) = read.unwrap();
+                (len.unwrap(), data)
             }
         };
         let all = futures_util::future::join_all((0..expected.len()).map(read)).await;
@@ -68,7 +69,7 @@ fn more_reads_than_a_disk_takes_wait_for_their_turn() {
         }
         assert_eq!(at_disk(&reads), 0);
         let closed = File::options().write(true).open(&path).unwrap();
-        let failed = reads.read(&watch, closed, 0, vec![0; 2]).await.unwrap();
+        let (failed, _) = reads.read(&watch, closed, 0, vec![0; 2]).await.unwrap();
         assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EBADF));
     });
 }

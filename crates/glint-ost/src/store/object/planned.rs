@@ -26,6 +26,11 @@ impl PlannedRead {
     pub(crate) fn range(&self) -> Range {
         self.range
     }
+
+    /// Whether nothing else has to be read.
+    pub(crate) fn is_all_wanted(&self) -> bool {
+        self.range == self.wanted
+    }
 }
 
 impl<F: DiskFile> ObjectFile<F> {
