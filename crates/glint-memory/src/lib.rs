@@ -1,5 +1,5 @@
 //! How much memory is left to this process, of the machine and of the control groups that limit it, and
-//! how much caches may hold meanwhile.
+//! how much caches may hold meanwhile; and buffers that are used again.
 //!
 //! Promises: nothing here waits for memory, or keeps a file open. Where the kernel does not say
 //! something, it counts as unlimited.
@@ -8,12 +8,14 @@
 
 mod allocator;
 mod allowance;
+mod buffers;
 mod groups;
 mod limits;
 mod supply;
 
 pub use allocator::{give_back_free_pages, share_heaps};
 pub use allowance::{Allowance, CacheLook, steps_that_fit};
+pub use buffers::{BufferPool, PooledBuffer};
 pub use groups::{Hierarchy, controller};
 pub use limits::{MemoryLeft, MemoryLimits};
 pub use supply::{Supply, SupplyLook, SupplyWatch};

@@ -9,27 +9,30 @@
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
 
-mod buffers;
 mod changing;
 pub(crate) mod listing;
+mod reading;
 mod unreadable;
+mod write_data;
 
+use crate::disk::ring::RingReads;
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
 use crate::settle_gate::SettleGate;
-use crate::store::object::ReadMode;
 use crate::store::object_store::ObjectStore;
-use buffers::DataBuffers;
 use changing::Changing;
 use futures_channel::oneshot;
+use glint_memory::BufferPool;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
-use glint_telemetry::{Counter, Layer, Span};
+use glint_telemetry::{Layer, Span};
 use listing::NamesAhead;
+use reading::Room;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use write_data::WriteData;
 
 /// Kept until a disk is done with something, however long who asked for it waits.
 pub type Kept = Box<dyn Send>;
@@ -74,18 +77,22 @@ const NONE: ObjectId = ObjectId { ino: Ino(0), stripe: 0 };
 pub struct Ost<D: Disk = LocalDisk> {
     store: Arc<ObjectStore<D>>,
     threads: DiskThreads,
+    ring_reads: RingReads,
     pub(crate) watch: Arc<DiskWatch>,
     settling: SettleGate,
     changing: Changing,
-    buffers: DataBuffers,
+    /// For what is read and written apart.
+    buffers: BufferPool,
     names_ahead: NamesAhead,
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, watch, settling, changing, buffers, names_ahead) = Default::default();
-        Ost { store: Arc::new(store), threads, watch, settling, changing, buffers, names_ahead }
+        let (threads, ring_reads, watch, settling) = Default::default();
+        let (changing, buffers, names_ahead) = Default::default();
+        let store = Arc::new(store);
+        Ost { store, threads, ring_reads, watch, settling, changing, buffers, names_ahead }
     }
 
     /// The store.
@@ -118,7 +125,12 @@ impl<D: Disk> Ost<D> {
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
-                self.read(object, offset, room, way).await.map(OstReply::Data)
+                self.read(object, offset, Room::Borrowed(room), way).await.map(OstReply::Data)
+            }
+            (OstRequest::Read { offset, len, .. }, Bulk::Lent(room))
+                if room.len() == len as usize =>
+            {
+                self.read(object, offset, Room::Lent(room), way).await.map(OstReply::Data)
             }
             (OstRequest::Read { .. }, _) => return Err(Errno::EPROTO),
             (request, bulk @ (Bulk::Out(_) | Bulk::Shared(_))) => {
@@ -209,7 +221,7 @@ impl<D: Disk> Ost<D> {
             }
         }
         // Who asked may have gone before it is written.
-        let data = self.buffers.keep(&bulk);
+        let data = WriteData::keep(&self.buffers, &bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let was_empty = changed.zip(apart.was_empty.clone());
         let work = move |store: &ObjectStore<D>| {
@@ -343,67 +355,6 @@ impl<D: Disk> Ost<D> {
             None => go_on(None),
         }
         done
-    }
-
-    /// Reads until `buffer` is full or the object ends. What is in memory is copied
-    /// at once; only a miss goes to another thread.
-    async fn read(
-        &self,
-        object: ObjectId,
-        offset: u64,
-        buffer: &mut [u8],
-        way: Way,
-    ) -> io::Result<u32> {
-        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
-        let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
-        let waiting = if adds_none { ReadMode::AddingNone } else { ReadMode::Waiting };
-        let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
-        self.store.turn().await;
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = offset + done as u64;
-            let room = &mut buffer[done..];
-            let cached = match (is_apart, self.store.open_file(object)) {
-                // What the kernel begins to read ahead then would stay.
-                (true, Some(file)) if !adds_none => file.read_at_once(at, room),
-                (true, _) => Err(rustix::io::Errno::AGAIN.into()),
-                (false, known) => {
-                    match known.map_or_else(|| self.store.file(object, None), |f| Ok(Some(f)))? {
-                        Some(file) => file.checked_read(at, room, ReadMode::InMemory),
-                        None => Ok(0),
-                    }
-                }
-            };
-            let n = match cached.map_err(|e| (e.raw_os_error(), e)) {
-                Ok(n) => n,
-                Err((Some(libc::EINTR), _)) => continue,
-                Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
-                    let (len, buffers) = (room.len(), self.buffers.clone());
-                    let miss = move |store: &ObjectStore<D>| {
-                        let Some(file) = store.file(object, None)? else { return Ok(None) };
-                        let mut data = buffers.room(len);
-                        let n = file.checked_read(at, &mut data, waiting)?;
-                        data.truncate(n);
-                        Ok::<_, io::Error>(Some(data))
-                    };
-                    // While it waits for its turn among others, this disk is not blamed.
-                    drop(call.take());
-                    let data = self.apart(CallKind::Short, Apart::default(), miss).await?;
-                    // The object does not exist: it is as if it ended here.
-                    let Some(data) = data else { break };
-                    room[..data.len()].copy_from_slice(&data);
-                    glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
-                    data.len()
-                }
-                Err((_, error)) => return Err(error),
-            };
-            if n == 0 {
-                break;
-            }
-            done += n;
-        }
-        drop(call);
-        Ok(done as u32)
     }
 }
 

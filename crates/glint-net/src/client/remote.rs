@@ -230,9 +230,15 @@ impl Remote {
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<Reply> {
         let (reply, data) = self.exchange(request, &bulk, is_held).await?;
-        if let Bulk::In(room) = bulk {
+        if let Bulk::In(room) = bulk.borrowed() {
             let data = data.bytes();
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
+            // What lies behind it is not what was read.
+            if matches!(&reply, Reply::Ost { reply: Ok(OstReply::Data(len)), .. }
+                if *len as usize != data.len())
+            {
+                return Err(Errno::EPROTO);
+            }
             glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
         }
         Ok(reply)

@@ -17,6 +17,7 @@ use crate::server::refusals::{
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
+use glint_memory::PooledBuffer;
 use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
@@ -89,7 +90,7 @@ impl<S: Service> Worker<S> {
         let received = Received { connection: &connection, header, now };
         // The head of a chain is told at once, and goes on with the other members.
         let is_forward = matches!(request, Request::Ost { forward: Some(_), .. });
-        let mut bulk = Vec::new();
+        let mut bulk = PooledBuffer::default();
         let reply = match request {
             Request::Status => Reply::Json(connection.status()),
             Request::Stats => Reply::Json(stats::as_json("server")),
@@ -346,7 +347,7 @@ impl<S: Service> Worker<S> {
         received: &Received<'_, S>,
         asked: DataRequest,
         written: &[u8],
-        bulk: &mut Vec<u8>,
+        bulk: &mut PooledBuffer,
     ) -> Result<Reply, NetError> {
         let (session, header) = (received.session()?, received.header);
         let digest = (header.body_crc, header.bulk_crc);
@@ -438,7 +439,7 @@ impl<S: Service> Worker<S> {
         session: &Session,
         DataRequest { to, request, forward, .. }: DataRequest,
         received: &[u8],
-        bulk: &mut Vec<u8>,
+        bulk: &mut PooledBuffer,
     ) -> Answer<OstReply> {
         let space = match request {
             _ if request.is_write() => Bulk::Out(received),
@@ -446,8 +447,8 @@ impl<S: Service> Worker<S> {
                 if len as usize > BULK_BYTES_MAX {
                     return Answer::unchanged(Err(Errno::EINVAL));
                 }
-                bulk.resize(len as usize, 0);
-                Bulk::In(bulk)
+                *bulk = self.buffers.room(len as usize);
+                Bulk::Lent(bulk.data_mut())
             }
             _ => Bulk::None,
         };
@@ -459,7 +460,7 @@ impl<S: Service> Worker<S> {
         };
         match answer.reply {
             Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
-            _ => bulk.clear(),
+            _ => bulk.truncate(0),
         }
         answer
     }

@@ -4,6 +4,7 @@ use crate::server::execute::{DataRequest, Received};
 use crate::server::worker::Worker;
 use crate::{NetError, Service};
 use futures_util::future::join_all;
+use glint_memory::PooledBuffer;
 use glint_proto::limits::{BULK_BYTES_MAX, OBJECT_READS_MAX};
 use glint_proto::message::{ObjectRead, Reply};
 use glint_proto::{Bulk, Errno, FsResult, OstReply, Session};
@@ -17,14 +18,14 @@ impl<S: Service> Worker<S> {
         &self,
         received: &Received<'_, S>,
         reads: &[ObjectRead],
-        bulk: &mut Vec<u8>,
+        bulk: &mut PooledBuffer,
     ) -> Result<Reply, NetError> {
         let session = received.session()?;
         let total: usize = reads.iter().map(|read| read.len as usize).sum();
         if reads.len() > OBJECT_READS_MAX || total > BULK_BYTES_MAX {
             return Ok(Reply::Failed(Errno::EINVAL));
         }
-        bulk.resize(total, 0);
+        *bulk = self.buffers.room(total);
         let mut rest = &mut bulk[..];
         let mut lengths = Vec::with_capacity(reads.len());
         for some in reads.chunks(READS_AT_ONCE) {
@@ -40,7 +41,8 @@ impl<S: Service> Worker<S> {
                 futures_lite::future::yield_now().await;
             }
         }
-        close_gaps(bulk, reads.iter().map(|read| read.len as usize).zip(&lengths));
+        let end = close_gaps(bulk, reads.iter().map(|read| read.len as usize).zip(&lengths));
+        bulk.truncate(end);
         Ok(Reply::ObjectsRead(lengths))
     }
 
@@ -63,7 +65,11 @@ impl<S: Service> Worker<S> {
 }
 
 /// Puts what was read one after the other: each read had room for so much, and was shorter perhaps.
-fn close_gaps<'a>(bulk: &mut Vec<u8>, read: impl Iterator<Item = (usize, &'a FsResult<u32>)>) {
+/// Returns how much that is.
+fn close_gaps<'a>(
+    bulk: &mut [u8],
+    read: impl Iterator<Item = (usize, &'a FsResult<u32>)>,
+) -> usize {
     let (mut start, mut end) = (0, 0);
     for (room, len) in read {
         let len = len.as_ref().map_or(0, |len| *len as usize);
@@ -73,7 +79,7 @@ fn close_gaps<'a>(bulk: &mut Vec<u8>, read: impl Iterator<Item = (usize, &'a FsR
         start += room;
         end += len;
     }
-    bulk.truncate(end);
+    end
 }
 
 #[cfg(test)]
@@ -84,10 +90,10 @@ mod tests {
     fn short_and_failed_reads_leave_no_gaps() {
         let mut bulk = b"aab.cc..ddd".to_vec();
         let lengths = [Ok(2), Ok(1), Err(Errno::EIO), Ok(3)];
-        close_gaps(&mut bulk, [2, 2, 4, 3].into_iter().zip(&lengths));
-        assert_eq!(bulk, b"aabddd");
+        let end = close_gaps(&mut bulk, [2, 2, 4, 3].into_iter().zip(&lengths));
+        assert_eq!(bulk[..end], *b"aabddd");
         let mut whole = b"aabb".to_vec();
-        close_gaps(&mut whole, [2, 2].into_iter().zip(&[Ok(2), Ok(2)]));
-        assert_eq!(whole, b"aabb");
+        let end = close_gaps(&mut whole, [2, 2].into_iter().zip(&[Ok(2), Ok(2)]));
+        assert_eq!(whole[..end], *b"aabb");
     }
 }

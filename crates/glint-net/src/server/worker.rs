@@ -26,6 +26,7 @@ use crate::transport::stream::Stream;
 use crate::{NetError, Service, host, keep_awake};
 use futures_lite::future::yield_now;
 use futures_util::poll;
+use glint_memory::{BufferPool, PooledBuffer};
 use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::Reply;
@@ -62,6 +63,8 @@ pub(crate) struct Worker<S: Service> {
     /// Whether answered changes are being brought to stable storage.
     pub(crate) hurrying: Cell<bool>,
     pub(crate) spare: Option<Spare>,
+    /// For the data of replies.
+    pub(super) buffers: BufferPool,
 }
 
 /// A request that waits for its turn.
@@ -92,6 +95,7 @@ impl<S: Service> Worker<S> {
             counted: Cell::new(clock::now()),
             hurrying: Cell::new(false),
             spare,
+            buffers: BufferPool::default(),
         });
         host::spawn(worker.clone().work());
         worker
@@ -187,7 +191,7 @@ impl<S: Service> Worker<S> {
             let reply = Err(Errno::ENOLCK);
             let reply = Reply::Mds { transaction: 0, reply, grants: Vec::new() };
             // The reply is short, so it fits into a frame.
-            let _ = self.reply(&connection, &header, 0, &reply, Vec::new());
+            let _ = self.reply(&connection, &header, 0, &reply, PooledBuffer::default());
             return;
         }
         let pushed = self.scheduler.borrow_mut().push(header.client, header.op.is_urgent(), job);
@@ -195,7 +199,7 @@ impl<S: Service> Worker<S> {
             glint_telemetry::count(Counter::Busy, 1);
             let busy = Reply::Busy { retry_ms: BUSY_RETRY_MS };
             // The reply is short, so it fits into a frame.
-            let _ = self.reply(&connection, &header, 0, &busy, Vec::new());
+            let _ = self.reply(&connection, &header, 0, &busy, PooledBuffer::default());
         }
     }
 
@@ -269,7 +273,7 @@ impl<S: Service> Worker<S> {
         request: &glint_proto::frame::Header,
         committed: u64,
         reply: &Reply,
-        bulk: Vec<u8>,
+        bulk: PooledBuffer,
     ) -> Result<(), NetError> {
         let envelope = Envelope {
             op: request.op,
@@ -323,10 +327,11 @@ impl<S: Service> Worker<S> {
         self.read.set(self.read.get() + passed.min(Duration::from_millis(PAUSE_MS_MIN)));
     }
 
-    /// Closes connections that stopped in the middle of a frame, and those of clients that
-    /// were evicted. To be called every now and then.
+    /// Frees buffers that are not needed, and closes connections that stopped in the middle of a
+    /// frame, and those of clients that were evicted. To be called every now and then.
     pub(crate) async fn close_stale(&self) {
         self.reply_cache.forget_ended();
+        self.buffers.trim();
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         let all: Vec<Rc<ServedConnection<S>>> =
             self.connections.borrow().iter().filter_map(Weak::upgrade).collect();

@@ -6,10 +6,12 @@ use crate::transport::framing::{Envelope, SPARE_BYTES, append_frame, append_head
 use crate::transport::stream::Stream;
 use compio_buf::{BufResult, IntoInner, IoBuf};
 use compio_io::AsyncWriteExt;
+use glint_memory::PooledBuffer;
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Bulk, Errno};
 use std::cell::{Cell, RefCell, RefMut};
 use std::io::{self, IoSlice};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Bulk data that is sent from where it lies. Less is copied behind its frame: that costs no more
@@ -61,17 +63,36 @@ impl KeptFrame {
     }
 }
 
+/// Bulk data that is sent from where it lies.
+enum QueuedBulk {
+    /// Of a request: it may have to be sent again, and others may have it, too.
+    Shared(Arc<Vec<u8>>),
+    /// Of a reply, whose buffer is used again.
+    Own(PooledBuffer),
+}
+
+impl Deref for QueuedBulk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            QueuedBulk::Shared(data) => data,
+            QueuedBulk::Own(data) => data,
+        }
+    }
+}
+
 /// Data to be sent: bytes, and bulk data that comes between them.
 #[derive(Default)]
 struct SendQueue {
     bytes: Vec<u8>,
     /// Each with the number of bytes before it.
-    bulks: Vec<(usize, Arc<Vec<u8>>)>,
+    bulks: Vec<(usize, QueuedBulk)>,
     bulk_bytes: usize,
 }
 
 impl SendQueue {
-    fn push_bulk(&mut self, bulk: Arc<Vec<u8>>) {
+    fn push_bulk(&mut self, bulk: QueuedBulk) {
         self.bulk_bytes += bulk.len();
         self.bulks.push((self.bytes.len(), bulk));
     }
@@ -104,7 +125,8 @@ impl FrameWriter {
     pub(crate) fn push(&self, frame: &KeptFrame) {
         let mut queue = self.queued.borrow_mut();
         queue.bytes.extend_from_slice(&frame.head);
-        frame.bulk.clone().into_iter().for_each(|bulk| queue.push_bulk(bulk));
+        let bulk = frame.bulk.clone().map(QueuedBulk::Shared);
+        bulk.into_iter().for_each(|bulk| queue.push_bulk(bulk));
     }
 
     /// Queues a reply and what it brings.
@@ -112,14 +134,14 @@ impl FrameWriter {
         &self,
         envelope: Envelope,
         reply: &Reply,
-        bulk: Vec<u8>,
+        bulk: PooledBuffer,
     ) -> Result<(), Errno> {
         let mut queue = self.queued.borrow_mut();
         if bulk.len() < BY_REFERENCE_MIN {
             return append_frame(&mut queue.bytes, envelope, reply, &bulk);
         }
         append_head(&mut queue.bytes, envelope, reply, &bulk)?;
-        queue.push_bulk(Arc::new(bulk));
+        queue.push_bulk(QueuedBulk::Own(bulk));
         Ok(())
     }
 
@@ -188,7 +210,7 @@ impl FrameWriter {
 async fn send_parts(
     stream: &mut Stream,
     bytes: &[u8],
-    bulks: Vec<(usize, Arc<Vec<u8>>)>,
+    bulks: Vec<(usize, QueuedBulk)>,
 ) -> io::Result<()> {
     let mut taken = 0;
     if !stream.encrypts() {
@@ -210,7 +232,7 @@ async fn send_parts(
 }
 
 /// The parts of what is sent, for one system call.
-fn in_order<'a>(bytes: &'a [u8], bulks: &'a [(usize, Arc<Vec<u8>>)]) -> Vec<IoSlice<'a>> {
+fn in_order<'a>(bytes: &'a [u8], bulks: &'a [(usize, QueuedBulk)]) -> Vec<IoSlice<'a>> {
     let mut parts = Vec::with_capacity(2 * bulks.len() + 1);
     let mut queued = 0;
     for (before, bulk) in bulks {
@@ -261,7 +283,7 @@ async fn send_sealed<B: IoBuf>(stream: &mut Stream, buffer: B, more: bool) -> io
 }
 
 /// Bulk data on its way into a socket.
-struct BulkInFlight(Arc<Vec<u8>>);
+struct BulkInFlight(QueuedBulk);
 
 impl IoBuf for BulkInFlight {
     fn as_init(&self) -> &[u8] {
@@ -276,6 +298,7 @@ mod tests {
     use crate::transport::framing::FrameReader;
     use crate::transport::stream::Accepted;
     use futures_lite::future::block_on;
+    use glint_memory::BufferPool;
     use glint_proto::frame::NO_SLOT;
     use glint_proto::{ClientId, Op};
     use std::io::Read;
@@ -301,7 +324,8 @@ mod tests {
             writer.push(&frame);
         }
         let reply = Reply::Json("[]".into());
-        writer.push_reply(envelope(6), &reply, large.to_vec()).unwrap();
+        let buffers = BufferPool::default();
+        writer.push_reply(envelope(6), &reply, buffers.copy(&large)).unwrap();
         assert_eq!(Arc::strong_count(&large), 4, "and no copy");
         assert!(writer.backlog() > 4 * BY_REFERENCE_MIN);
         block_on(writer.flush()).unwrap();

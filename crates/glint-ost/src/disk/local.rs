@@ -29,6 +29,10 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// it switched off ("Disable FOP_DONTCACHE for now due to bugs").
 const DONTCACHE_SINCE: (u32, u32) = (6, 16);
 
+/// Types of file systems whose files lie in memory: TMPFS_MAGIC and RAMFS_MAGIC of linux/magic.h. They
+/// know no read that may not wait (RWF_NOWAIT).
+const OF_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
 /// Whether this kernel may be asked to keep nothing of what is read or written.
 fn has_dontcache() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
@@ -47,13 +51,17 @@ pub(super) fn version(release: &str) -> Option<(u32, u32)> {
 pub struct LocalDisk {
     path: PathBuf,
     directory: OwnedFd,
+    is_memory: bool,
 }
 
 impl LocalDisk {
     /// Opens a directory.
     pub fn open(path: &Path) -> io::Result<LocalDisk> {
         let directory = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
-        Ok(LocalDisk { path: path.to_owned(), directory })
+        // It is a slower way, and no error, if that is not known.
+        let is_memory = rustix::fs::fstatfs(&directory)
+            .is_ok_and(|system| OF_MEMORY.contains(&(system.f_type as u32)));
+        Ok(LocalDisk { path: path.to_owned(), directory, is_memory })
     }
 }
 
@@ -140,6 +148,10 @@ impl Disk for LocalDisk {
 
     fn file_bytes_max(&self) -> u64 {
         file_bytes_max(self.directory.as_fd())
+    }
+
+    fn is_memory(&self) -> bool {
+        self.is_memory
     }
 }
 

@@ -11,6 +11,7 @@ mod inode;
 mod lease;
 mod local;
 pub mod memory;
+pub(crate) mod ring;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;
@@ -117,6 +118,11 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Offset at which the largest possible file ends.
     fn file_bytes_max(&self) -> u64;
+
+    /// Whether its files lie in the memory of this host: a read of them waits for no device.
+    fn is_memory(&self) -> bool {
+        false
+    }
 }
 
 /// An open file, to read and to write.

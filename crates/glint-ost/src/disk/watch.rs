@@ -6,11 +6,14 @@
 //! Invariants:
 //! - A look touches no disk and waits for nothing.
 //! - Time counts only while somebody looks: a process that stood still blames no disk.
+//! - A call that a thread does other things beside ([`SeenCall`]) lasts as long as that thread has
+//!   looked for its end: one that is held up elsewhere blames no disk.
 
 use glint_proto::clock;
 use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::array;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -42,7 +45,7 @@ pub struct DiskWatch {
     /// Milliseconds in which somebody has looked.
     now_ms: AtomicU64,
     looked: Mutex<Option<Instant>>,
-    /// Calls under way, see [`stamp`]; 0 for a free place.
+    /// Calls under way, as their [stamps](stamp) say; 0 for a free place.
     calls: [AtomicU64; CALLS_MAX],
     slow_until_ms: AtomicU64,
     is_slow: AtomicBool,
@@ -61,9 +64,45 @@ impl Drop for WatchedCall<'_> {
     }
 }
 
-/// When a call began, and in the lowest bit whether it flushes. Never 0.
-fn stamp(now_ms: u64, flushes: bool) -> u64 {
-    (now_ms + 1) << 1 | u64::from(flushes)
+/// A call under way at whose end a thread looks now and then.
+pub(crate) struct SeenCall {
+    watch: Arc<DiskWatch>,
+    place: Option<usize>,
+    looked: Instant,
+    lasts_ms: u64,
+}
+
+impl SeenCall {
+    /// Notes that the thread has looked, and the call has not ended.
+    pub(crate) fn look(&mut self) {
+        let now = clock::now();
+        let passed = now.saturating_duration_since(self.looked).as_millis() as u64;
+        self.looked = now;
+        self.lasts_ms += passed.min(LOOKED_MS_MAX);
+        if let Some(place) = self.place {
+            self.watch.calls[place].store(stamp(self.lasts_ms, SEEN), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for SeenCall {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.watch.calls[place].store(0, Ordering::Release);
+        }
+    }
+}
+
+/// What a stamp says, in its lowest bits: when a call began, the same of one that flushes, or how long
+/// one has lasted.
+const BEGAN: u64 = 0;
+const FLUSH_BEGAN: u64 = 1;
+const SEEN: u64 = 2;
+const FORM_BITS: u32 = 2;
+
+/// Some milliseconds in this form. Never 0.
+fn stamp(ms: u64, form: u64) -> u64 {
+    (ms + 1) << FORM_BITS | form
 }
 
 impl Default for DiskWatch {
@@ -83,21 +122,34 @@ impl Default for DiskWatch {
 impl DiskWatch {
     /// Notes that a call begins: a load and an exchange on a line that no other thread uses.
     pub fn begin(&self, kind: CallKind) -> WatchedCall<'_> {
+        let form = match kind {
+            CallKind::Long => return WatchedCall(None),
+            CallKind::Flush => FLUSH_BEGAN,
+            CallKind::Short => BEGAN,
+        };
+        let place = self.take(stamp(self.now_ms.load(Ordering::Relaxed), form));
+        WatchedCall(place.map(|place| &self.calls[place]))
+    }
+
+    /// Notes that a short call begins beside which this thread does other things.
+    pub(crate) fn begin_seen(self: &Arc<Self>) -> SeenCall {
+        let place = self.take(stamp(0, SEEN));
+        SeenCall { watch: Arc::clone(self), place, looked: clock::now(), lasts_ms: 0 }
+    }
+
+    /// Takes a place for a call, if one is free.
+    fn take(&self, stamp: u64) -> Option<usize> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
         }
-        if kind == CallKind::Long {
-            return WatchedCall(None);
-        }
-        let stamp = stamp(self.now_ms.load(Ordering::Relaxed), kind == CallKind::Flush);
         // Threads that were started one after the other are not in each other's line.
         let first = THREAD.with(|thread| thread * 8 + thread / 16);
-        let places = (0..CALLS_MAX).map(|next| &self.calls[(first + next) % CALLS_MAX]);
-        let take = |place: &&AtomicU64| {
+        let mut places = (0..CALLS_MAX).map(|next| (first + next) % CALLS_MAX);
+        places.find(|place| {
+            let place = &self.calls[*place];
             place.compare_exchange(0, stamp, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        WatchedCall(places.into_iter().find(take))
+        })
     }
 
     /// Looks how long calls have been under way.
@@ -115,8 +167,9 @@ impl DiskWatch {
             if stamp == 0 {
                 continue;
             }
-            let lasts = (now_ms + 1).saturating_sub(stamp >> 1);
-            let of_kind = if stamp & 1 == 1 { &mut longest_flush } else { &mut longest };
+            let (ms, form) = ((stamp >> FORM_BITS) - 1, stamp & ((1 << FORM_BITS) - 1));
+            let lasts = if form == SEEN { ms } else { now_ms.saturating_sub(ms) };
+            let of_kind = if form == FLUSH_BEGAN { &mut longest_flush } else { &mut longest };
             *of_kind = lasts.max(*of_kind);
         }
         if longest >= SLOW_MS {
@@ -194,6 +247,29 @@ mod tests {
         look_for(&watch, &mut now, 100);
         assert!(!watch.stands_still());
         now += Duration::from_secs(60);
+        look_for(&watch, &mut now, 100);
+        assert!(!watch.stands_still());
+        clock::simulate(None);
+    }
+
+    /// The thread that reads is held up by another disk for a minute.
+    #[test]
+    fn a_call_lasts_as_long_as_its_thread_has_looked_for_its_end() {
+        let (watch, mut now) = (Arc::new(DiskWatch::default()), Instant::now());
+        look_for(&watch, &mut now, 1000);
+        let mut call = watch.begin_seen();
+        look_for(&watch, &mut now, 60_000);
+        assert!(!watch.is_slow() && !watch.stands_still());
+        call.look();
+        look_for(&watch, &mut now, 100);
+        assert!(!watch.is_slow() && !watch.stands_still(), "its end may be seen any moment");
+        for _ in 0..STILL_MS / 100 {
+            look_for(&watch, &mut now, 100);
+            call.look();
+        }
+        look_for(&watch, &mut now, 100);
+        assert!(watch.is_slow() && watch.stands_still());
+        drop(call);
         look_for(&watch, &mut now, 100);
         assert!(!watch.stands_still());
         clock::simulate(None);

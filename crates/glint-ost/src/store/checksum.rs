@@ -347,6 +347,17 @@ impl Sums {
         Ok(())
     }
 
+    /// Returns a range with the whole of those blocks that [`Sums::check_read`] compares for it.
+    pub(crate) fn with_blocks_to_check(&self, range: Range) -> Range {
+        if self.block_log2 > BLOCK_LOG2_WHOLE_MAX {
+            return range;
+        }
+        let to_check = self.blocks_in(range).filter(|index| !self.states.is_done_of_late(*index));
+        to_check
+            .map(|index| self.block(index))
+            .fold(range, |range, block| (range.0.min(block.0), range.1.max(block.1)))
+    }
+
     /// Checks that the object may end at `offset`, where a read found its end: no block there or
     /// behind was cut off but by a change.
     pub(crate) fn check_end(&self, offset: u64) -> Result<(), Mismatch> {

@@ -14,6 +14,7 @@
 
 mod handed;
 mod noted;
+pub(crate) mod planned;
 mod sealed_size;
 mod sealing;
 pub(crate) mod unreadable;
@@ -395,13 +396,18 @@ impl<F: DiskFile> ObjectFile<F> {
     }
 
     /// Reads what is in memory, checked, and waits for nothing: EAGAIN where it would have to, also
-    /// for who changes the object just now.
-    pub(crate) fn read_at_once(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    /// for who changes the object just now. The whole disk is memory if the mode is one that waits.
+    pub(crate) fn read_at_once(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        reading: ReadMode,
+    ) -> io::Result<usize> {
         let seal = self.seal.try_read().ok_or(Errno::AGAIN)?;
         if matches!(*seal, Seal::Unknown) {
             return Err(Errno::AGAIN.into());
         }
-        let read = self.read_sealed(&seal, ReadMode::InMemory, offset, buffer);
+        let read = self.read_sealed(&seal, reading, offset, buffer);
         read.map_err(noted::without_waiting)
     }
 

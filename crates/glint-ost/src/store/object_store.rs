@@ -194,6 +194,11 @@ impl<D: Disk> ObjectStore<D> {
         self.disk.turn().await;
     }
 
+    /// See [`Disk::is_memory`].
+    pub(crate) fn is_memory(&self) -> bool {
+        self.disk.is_memory()
+    }
+
     /// See [`Disk::spawn`].
     pub(crate) fn spawn(&self, task: DiskTask) {
         self.disk.spawn(task);

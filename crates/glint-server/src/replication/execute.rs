@@ -71,7 +71,7 @@ impl Replication {
                 glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
                 Some(Arc::new(data.to_vec()))
             }
-            Bulk::None | Bulk::In(_) => None,
+            Bulk::None | Bulk::In(_) | Bulk::Lent(_) => None,
         };
         let data = shared.as_ref().map_or(Data::None, Data::Shared);
         self.order(here, client, to.ost, chain, request, data)

@@ -13,13 +13,16 @@ pub enum Bulk<'a> {
     Shared(&'a Arc<Vec<u8>>),
     /// Room for the data of a read.
     In(&'a mut [u8]),
+    /// The same, all of it, which may be taken away until it is filled.
+    Lent(&'a mut Vec<u8>),
 }
 
 impl<'a> Bulk<'a> {
-    /// Lends shared data to a transport that keeps nothing.
+    /// Lends shared data, or room, to a transport that keeps nothing.
     pub fn borrowed(self) -> Bulk<'a> {
         match self {
             Bulk::Shared(data) => Bulk::Out(data),
+            Bulk::Lent(room) => Bulk::In(room),
             bulk => bulk,
         }
     }
@@ -29,7 +32,7 @@ impl<'a> Bulk<'a> {
         match *self {
             Bulk::Out(data) => data,
             Bulk::Shared(data) => data,
-            Bulk::None | Bulk::In(_) => &[],
+            Bulk::None | Bulk::In(_) | Bulk::Lent(_) => &[],
         }
     }
 
@@ -40,6 +43,7 @@ impl<'a> Bulk<'a> {
             Bulk::Out(data) => Bulk::Out(data),
             Bulk::Shared(data) => Bulk::Shared(data),
             Bulk::In(room) => Bulk::In(room),
+            Bulk::Lent(room) => Bulk::Lent(room),
         }
     }
 }

@@ -1,14 +1,12 @@
-//! Buffers for the data of requests that the disk executes apart, which are used again. A large one
-//! that is made anew for each request has its pages from the kernel, zeroed, one fault each: that
-//! costs as much as copying the data into it.
+//! Buffers for the data of requests, which are used again. A large one that is made anew for each
+//! request has its pages from the kernel, zeroed, one fault each: that costs as much as copying the
+//! data into it.
 //!
 //! Invariants:
 //! - Nobody sees what an earlier request has left in a buffer: it is overwritten or cut off.
 //! - Memory is bounded: no more than [`KEPT_BYTES_MAX`] are kept, and what was not needed from one
-//!   [trim](DataBuffers::trim) to the next is freed.
+//!   [trim](BufferPool::trim) to the next is freed.
 
-use glint_proto::Bulk;
-use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -18,9 +16,9 @@ const KEPT_LEN_MIN: usize = 64 << 10;
 /// Bytes of unused buffers that are kept.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Buffers of one disk.
+/// Buffers of one disk, or of one thread.
 #[derive(Clone, Default)]
-pub(super) struct DataBuffers(Arc<Mutex<Unused>>);
+pub struct BufferPool(Arc<Mutex<Unused>>);
 
 #[derive(Default)]
 struct Unused {
@@ -30,41 +28,28 @@ struct Unused {
     least: usize,
 }
 
-/// Data of a request; its buffer is kept for others when this is dropped.
-pub(super) struct RequestData {
-    of: DataBuffers,
+/// Data of a request; its buffer is kept for others when this is dropped. One that is of no pool is
+/// empty.
+#[derive(Default)]
+pub struct PooledBuffer {
+    of: Option<BufferPool>,
     data: Vec<u8>,
 }
 
-/// Data of a write, for as long as the write takes.
-pub(super) enum WriteData {
-    Copied(RequestData),
-    Shared(Arc<Vec<u8>>),
-}
-
-impl DataBuffers {
-    /// Keeps the data of a write: a copy of it, unless it is shared.
-    pub(super) fn keep(&self, bulk: &Bulk<'_>) -> WriteData {
-        if let Bulk::Shared(data) = bulk {
-            return WriteData::Shared(Arc::clone(data));
-        }
-        let data = bulk.data();
-        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
-        WriteData::Copied(self.copy(data))
-    }
-
-    fn copy(&self, data: &[u8]) -> RequestData {
+impl BufferPool {
+    /// Returns a copy of some data.
+    pub fn copy(&self, data: &[u8]) -> PooledBuffer {
         let mut buffer = self.take(data.len());
         buffer.clear();
         buffer.extend_from_slice(data);
-        RequestData { of: self.clone(), data: buffer }
+        PooledBuffer { of: Some(self.clone()), data: buffer }
     }
 
     /// Returns room for `len` bytes, to be overwritten: it holds whatever it held before.
-    pub(super) fn room(&self, len: usize) -> RequestData {
+    pub fn room(&self, len: usize) -> PooledBuffer {
         let mut buffer = self.take(len);
         buffer.resize(len, 0);
-        RequestData { of: self.clone(), data: buffer }
+        PooledBuffer { of: Some(self.clone()), data: buffer }
     }
 
     fn take(&self, len: usize) -> Vec<u8> {
@@ -80,7 +65,7 @@ impl DataBuffers {
     }
 
     /// Frees buffers that were not needed since the last call.
-    pub(super) fn trim(&self) {
+    pub fn trim(&self) {
         let mut unused = self.0.lock();
         let least = unused.least.min(unused.buffers.len());
         // Those at the front were used longest ago.
@@ -91,14 +76,25 @@ impl DataBuffers {
     }
 }
 
-impl RequestData {
+impl PooledBuffer {
+    /// The data, to be taken away and brought back.
+    pub fn data_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.data
+    }
+
     /// Cuts off what was not overwritten.
-    pub(super) fn truncate(&mut self, len: usize) {
+    pub fn truncate(&mut self, len: usize) {
         self.data.truncate(len);
     }
 }
 
-impl Deref for RequestData {
+impl std::fmt::Debug for PooledBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.data.len())
+    }
+}
+
+impl Deref for PooledBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -106,30 +102,19 @@ impl Deref for RequestData {
     }
 }
 
-impl DerefMut for RequestData {
+impl DerefMut for PooledBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }
 }
 
-impl Deref for WriteData {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            WriteData::Copied(data) => data,
-            WriteData::Shared(data) => data,
-        }
-    }
-}
-
-impl Drop for RequestData {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.data);
-        if buffer.capacity() < KEPT_LEN_MIN {
+        let Some(of) = self.of.take().filter(|_| self.data.capacity() >= KEPT_LEN_MIN) else {
             return;
-        }
-        let mut unused = self.of.0.lock();
+        };
+        let buffer = std::mem::take(&mut self.data);
+        let mut unused = of.0.lock();
         let kept: usize = unused.buffers.iter().map(Vec::capacity).sum();
         if kept + buffer.capacity() <= KEPT_BYTES_MAX {
             unused.buffers.push(buffer);
@@ -143,13 +128,13 @@ mod tests {
 
     const LEN: usize = 1 << 20;
 
-    fn unused(buffers: &DataBuffers) -> usize {
+    fn unused(buffers: &BufferPool) -> usize {
         buffers.0.lock().buffers.len()
     }
 
     #[test]
     fn buffers_are_used_again_and_show_nothing_of_what_they_held() {
-        let buffers = DataBuffers::default();
+        let buffers = BufferPool::default();
         let first = buffers.copy(&vec![7; LEN]);
         let at = first.as_ptr();
         drop(first);
@@ -165,22 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn shared_data_is_kept_without_a_copy() {
-        let (buffers, shared) = (DataBuffers::default(), Arc::new(vec![7; LEN]));
-        let kept = buffers.keep(&Bulk::Shared(&shared));
-        assert_eq!((kept.as_ptr(), kept.len()), (shared.as_ptr(), LEN));
-        let copied = buffers.keep(&Bulk::Out(&shared));
-        assert_ne!(copied.as_ptr(), shared.as_ptr());
-        drop((kept, copied));
-        assert_eq!((unused(&buffers), Arc::strong_count(&shared)), (1, 1));
-    }
-
-    #[test]
     fn little_is_kept_and_nothing_for_long() {
-        let buffers = DataBuffers::default();
+        let buffers = BufferPool::default();
         drop(buffers.copy(b"short"));
         assert_eq!(unused(&buffers), 0);
-        let many: Vec<RequestData> = (0..40).map(|_| buffers.room(LEN)).collect();
+        let many: Vec<PooledBuffer> = (0..40).map(|_| buffers.room(LEN)).collect();
         drop(many);
         assert_eq!(unused(&buffers), KEPT_BYTES_MAX / LEN);
         buffers.trim();

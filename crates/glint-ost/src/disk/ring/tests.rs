@@ -1,0 +1,121 @@
+//! Tests of reads by a ring.
+
+use super::*;
+use futures_lite::future::poll_once;
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// A buffer that says when it is freed.
+struct Room(Vec<u8>, Rc<Cell<bool>>);
+
+impl Deref for Room {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.1.set(true);
+    }
+}
+
+fn at_disk(reads: &RingReads) -> usize {
+    reads.0.at_disk.load(Ordering::Acquire)
+}
+
+/// Runs a test on a thread with a ring, if this system lets it have one.
+fn with_ring(test: impl AsyncFnOnce()) {
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        if has_ring() {
+            test().await;
+        }
+    });
+}
+
+#[test]
+fn more_reads_than_a_disk_takes_wait_for_their_turn() {
+    assert!(!has_ring());
+    with_ring(async || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let expected: Vec<u8> = (0..200).collect();
+        std::fs::write(&path, &expected).unwrap();
+        let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
+        let read = |at: usize| {
+            let (reads, watch, file) = (&reads, &watch, File::open(&path).unwrap());
+            async move {
+                let read = reads.read(watch, file, at as u64, vec![0; 2]).await;
+                assert!(at_disk(reads) <= DEPTH_MAX);
+                let (len, data) = read.unwrap();
+                (len.unwrap(), data)
+            }
+        };
+        let all = futures_util::future::join_all((0..expected.len()).map(read)).await;
+        for (at, (len, data)) in all.into_iter().enumerate() {
+            assert_eq!(data[..len], expected[at..expected.len().min(at + 2)]);
+        }
+        assert_eq!(at_disk(&reads), 0);
+        let closed = File::options().write(true).open(&path).unwrap();
+        let (failed, _) = reads.read(&watch, closed, 0, vec![0; 2]).await.unwrap();
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EBADF));
+    });
+}
+
+/// A pipe is the disk: it stands still until something is written to it.
+#[test]
+fn a_read_that_nobody_waits_for_is_seen_and_keeps_its_buffer_until_it_ends() {
+    with_ring(async || {
+        let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
+        let (disk, mut goes_on) = std::io::pipe().unwrap();
+        let freed = Rc::new(Cell::new(false));
+        let room = Room(vec![0; 5], freed.clone());
+        let read = reads.read(&watch, disk, 0, room);
+        assert!(poll_once(pin!(read)).await.is_none());
+        for _ in 0..100 {
+            watch.look();
+            compio_runtime::time::sleep(LOOK).await;
+            if watch.is_slow() {
+                break;
+            }
+        }
+        assert!(watch.is_slow());
+        assert_eq!((freed.get(), at_disk(&reads)), (false, 1));
+        goes_on.write_all(b"bytes").unwrap();
+        for _ in 0..1000 {
+            if at_disk(&reads) == 0 {
+                break;
+            }
+            compio_runtime::time::sleep(LOOK / 10).await;
+        }
+        assert_eq!((freed.get(), at_disk(&reads)), (true, 0));
+    });
+}
+
+#[test]
+fn the_buffer_of_a_read_that_outlives_its_ring_is_never_freed() {
+    let freed = Rc::new(Cell::new(false));
+    let (disk, mut goes_on) = std::io::pipe().unwrap();
+    let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
+    with_ring(async || {
+        let read = reads.read(&watch, disk, 0, Room(vec![0; 5], freed.clone()));
+        assert!(poll_once(pin!(read)).await.is_none());
+        // Until it is at the disk.
+        compio_runtime::time::sleep(LOOK / 10).await;
+    });
+    assert!(!freed.get());
+    // Nobody is there to read it, or somebody is.
+    let _ = goes_on.write_all(b"bytes");
+}
