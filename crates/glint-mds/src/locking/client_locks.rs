@@ -15,10 +15,10 @@
 //!   nobody else since: so waiting requests are granted without another look. Locks are reclaimed
 //!   while no new bits are given to anybody ([`crate::session::recovery`]).
 //!
-//! What follows from the last one: a lock to write is returned when everything written under it is on
-//! stable storage, and that of an evicted client is free when no OST takes anything of it any more. So
-//! while a client holds UNWRITTEN, no other client changes the data, nor sends any of it again that a
-//! loss of power has taken from an OST. Clients rely on that in their `read_ahead/beside_lock.rs`.
+//! From the last one follows: while a client holds UNWRITTEN, no other client changes the data, nor
+//! sends any of it again that an OST has lost with its power. For a lock to write is returned when
+//! everything written under it is on stable storage or given up, and that of an evicted client is free
+//! when no OST takes anything of it any more. Clients rely on that (`read_ahead/beside_lock.rs`).
 
 use crate::error::{Conflict, Stop};
 use crate::locking::recalls::RecallQueues;
