@@ -201,7 +201,7 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::Touch { ino } => self.touch(context, ino).await,
             MdsRequest::Lock { ino, range, write, reclaim, .. } => {
-                Ok(self.lock_data(context, ino, range, write, reclaim).await?)
+                self.lock_data(context, ino, range, write, reclaim).await
             }
             MdsRequest::Prefetch { ref inos } => Ok(self.prefetch(context, inos).await?),
             MdsRequest::AddOpens { ino, readers } => {

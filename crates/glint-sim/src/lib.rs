@@ -21,11 +21,13 @@ mod fate;
 pub mod fuzz;
 mod hostile;
 mod oracle;
+mod power_losses;
 mod scenario;
 mod truncations;
 mod workload;
 mod world;
 
+pub use power_losses::run_power_losses;
 pub use scenario::{Outcome, run, run_with};
 pub use truncations::run_truncations;
 pub use world::lapses::Lapse;

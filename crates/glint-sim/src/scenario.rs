@@ -8,6 +8,7 @@ use crate::contested::Contested;
 use crate::fate::{FATES, FATES_OF_DISKS, WATCH};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
+use crate::power_losses;
 use crate::truncations;
 use crate::workload::{Fs, SharedTree, Tally, Worker, make};
 use crate::world::executor::{Executor, Machine};
@@ -19,6 +20,7 @@ use crate::world::peers::connect;
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Cluster, Remote};
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
+use glint_proto::lock::Bits;
 use glint_proto::{FileType, Ino, Layout};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -139,6 +141,7 @@ pub fn run(seed: u64, copies: bool) -> Result<Outcome, String> {
 pub fn run_with(seed: u64, lapse: Lapse) -> Result<Outcome, String> {
     match lapse {
         Lapse::OldTruncations => alone(move || truncations::run_here(seed, true)),
+        Lapse::UnwrittenKept => alone(move || power_losses::run_here(seed, true)),
         Lapse::PagesKept | Lapse::AbsentNamesKept => {
             alone(move || run_here(seed, false, Some(lapse)))
         }
@@ -244,7 +247,7 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
 }
 
 /// A client with this connection.
-fn begin(connection: Cluster<Remote>, index: u32) -> Fs {
+pub(crate) fn begin(connection: Cluster<Remote>, index: u32) -> Fs {
     let client = Client::simulated(connection, true);
     if index.is_multiple_of(2) {
         client.prefetch_files();
@@ -359,7 +362,7 @@ impl Run {
         let machine = Machine(10 + index);
         let connection = connect(&self.hosts.mds(), index).await?;
         let is_deaf = self.lapse == Some(Lapse::AbsentNamesKept);
-        let deaf = is_deaf.then(|| DeafClient::listen(&connection));
+        let deaf = is_deaf.then(|| DeafClient::listen(&connection, Bits::NEGATIVE));
         let fs = begin(connection, index);
         if self.executor.one_in(2) {
             // However small its files are.

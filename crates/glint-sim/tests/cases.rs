@@ -27,6 +27,8 @@ test! {
         each_read_of_a_batch_is_allowed_by_its_own_capability
         each_read_of_a_batch_is_by_its_own_row
         reads_by_old_rows_are_refused_alone_and_bring_the_new_ones;
+    round_trips:
+        a_small_file_of_any_server_is_read_in_one_round_trip;
     failed_disk:
         a_sync_that_fails_with_a_disk_is_answered_if_the_server_goes_on;
     random:

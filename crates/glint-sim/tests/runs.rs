@@ -11,6 +11,8 @@ const SEEDS: u64 = 40;
 const THREADS: u64 = 2;
 /// Seeds in which files are cut off while rows of chains change: each takes longer than others.
 const TRUNCATIONS: u64 = 12;
+/// Seeds in which a server loses its power while small files on it are written and read.
+const POWER_LOSSES: u64 = 12;
 /// Seeds of which one must find a fault that is put in on purpose.
 const SEEDS_TO_FIND: u64 = 2_000;
 
@@ -59,6 +61,19 @@ fn files_that_are_cut_off_while_rows_change_hold_what_was_written_last() {
     assert!(total.filled > 0 && total.kills > TRUNCATIONS, "{total:?}");
 }
 
+#[test]
+fn small_files_of_a_server_that_loses_its_power_are_read_as_they_were_closed() {
+    let total = of_all(POWER_LOSSES, |seed| {
+        let outcome = glint_sim::run_power_losses(seed);
+        assert!(outcome.is_ok(), "seed {seed}: {outcome:?}");
+        if seed == 0 {
+            assert_eq!(outcome, glint_sim::run_power_losses(seed), "another run of it");
+        }
+        outcome.unwrap()
+    });
+    assert!(total.power_losses > POWER_LOSSES, "{total:?}");
+}
+
 /// Runs seeds with a fault until one says what it is: others may find that something else is wrong.
 fn find(lapse: Lapse, is_it: impl Fn(&str) -> bool) {
     let mut others = Vec::new();
@@ -86,6 +101,11 @@ fn an_absent_name_that_is_not_forgotten_is_found() {
 #[test]
 fn an_old_truncation_that_comes_once_more_is_found() {
     find(Lapse::OldTruncations, |found| found.contains(" are read, and must have "));
+}
+
+#[test]
+fn data_that_was_read_before_its_lock_and_written_again_since_is_found() {
+    find(Lapse::UnwrittenKept, |found| found.contains(" is read as "));
 }
 
 #[test]

@@ -124,7 +124,7 @@ proptest! {
     /// the servers forget, too.
     #[test]
     fn clients_and_servers_agree(
-        steps in proptest::collection::vec((0u8..10, 0usize..3, 0usize..8, 0u8..64, any::<bool>()), 0..150)
+        steps in proptest::collection::vec((0u8..10, 0usize..3, 0usize..8, 0u8..=127, any::<bool>()), 0..150)
     ) {
         let mut world = World::default();
         steps.into_iter().for_each(|step| world.step(step));

@@ -1,5 +1,6 @@
 //! Locks on data, as clients ask for them, and what those that hold some have not yet sent.
 
+use crate::error::OpResult;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::limits::PREFETCHED_FILES_MAX;
@@ -16,12 +17,12 @@ impl<K: Kv> Mds<K> {
         range: Range,
         write: bool,
         reclaim: bool,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         if range.start >= range.end {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if !self.client_locks.is_used() {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP.into());
         }
         context.begin()?;
         // After a restart it may ask before it listens; what it is asked waits until it does.
@@ -29,15 +30,16 @@ impl<K: Kv> Mds<K> {
         if reclaim {
             let table = &mut self.client_locks.shard(ino).lock().extents;
             let lock = table.reclaim(context.client, ino, range, write);
-            return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
+            return Ok(lock.map(MdsReply::Locked).ok_or(Errno::ESTALE)?);
         }
+        // Before anybody is asked for a bit that is in the way: it would be for nothing.
         if self.client_locks.shard(ino).lock().extents.owes_too_much(context.client, ino) {
-            return Err(Errno::ENOLCK);
+            return Err(Errno::ENOLCK.into());
         }
         let _span = Span::start(Layer::LockWait, Op::Lock as u8);
-        let lock = self.client_locks.data(context, ino, range, write).await;
+        let lock = self.client_locks.data(context, ino, range, write).await?;
         match lock.number {
-            0 => Err(Errno::ESTALE),
+            0 => Err(Errno::ESTALE.into()),
             _ => {
                 // Nobody else moves the data from now on.
                 if let Some(record) = self.find_inode(ino).await? {

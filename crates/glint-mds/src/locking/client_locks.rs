@@ -8,6 +8,17 @@
 //!   it, and nobody is given one until the change is made. It finds out under the locks of
 //!   [`crate::locking::namespace_locks`], waits without them, and begins again.
 //! - A grant is entered before what it protects is read.
+//! - While a client holds [`Bits::UNWRITTEN`] of a file, no other client has a lock to write any of
+//!   its data. So the bit is given to nobody beside whom another client has such a lock, or waits for
+//!   one; and a lock to write is asked for only when no other client holds the bit, which is seen
+//!   under one lock of the shard. Whoever waits was asked for like that, and the bit was given to
+//!   nobody else since: so waiting requests are granted without another look. Locks are reclaimed
+//!   while no new bits are given to anybody ([`crate::session::recovery`]).
+//!
+//! From the last one follows: while a client holds UNWRITTEN, no other client changes the data, nor
+//! sends any of it again that an OST has lost with its power. For a lock to write is returned when
+//! everything written under it is on stable storage or given up, and that of an evicted client is free
+//! when no OST takes anything of it any more. Clients rely on that (`read_ahead/beside_lock.rs`).
 
 use crate::error::{Conflict, Stop};
 use crate::locking::recalls::RecallQueues;
@@ -45,6 +56,20 @@ pub(crate) enum Awaited {
 }
 
 impl ClientLockShard {
+    /// Gives a client those of `bits` that it may have; see [`BitTable::grant`].
+    fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
+        let is_written =
+            bits.contains(Bits::UNWRITTEN) && self.extents.has_other_writers(ino, client);
+        let refused = if is_written { Bits::UNWRITTEN } else { Bits::NONE };
+        self.bits.grant(client, ino, bits & !refused)
+    }
+
+    /// Whether a client may ask for a lock on data: one to write it may not while others rely on it
+    /// that nobody else writes.
+    fn may_ask(&self, client: ClientId, ino: Ino, write: bool) -> bool {
+        !write || self.bits.is_free(client, ino, Bits::UNWRITTEN)
+    }
+
     /// Gives tickets what they waited for.
     fn hand_out(&mut self, granted: &[Granted]) {
         for (ticket, lock) in granted {
@@ -169,7 +194,7 @@ impl ClientLocks {
     }
 
     pub(crate) fn grant(&self, client: ClientId, ino: Ino, bits: Bits) -> Option<Grant> {
-        let (bits, number) = self.shard(ino).lock().bits.grant(client, ino, bits);
+        let (bits, number) = self.shard(ino).lock().grant(client, ino, bits);
         (!bits.is_empty()).then_some(Grant::Bits { ino, bits, number })
     }
 
@@ -231,18 +256,23 @@ impl ClientLocks {
         self.post(out);
     }
 
-    /// A lock on data, when its turn comes.
+    /// A lock on data, when its turn comes. One to write is a conflict while others hold UNWRITTEN:
+    /// then nothing was asked for.
     pub(crate) async fn data(
         &self,
         context: &Context<'_>,
         ino: Ino,
         range: Range,
         write: bool,
-    ) -> DataLock {
+    ) -> Result<DataLock, Stop> {
         let client = context.client;
         let mut out = Vec::new();
         let asked = {
             let mut shard = self.shard(ino).lock();
+            if !shard.may_ask(client, ino, write) {
+                let bits = Bits::UNWRITTEN;
+                return Err(Stop::Conflict(Conflict { holder: client, ino, bits }));
+            }
             let asked = shard.extents.ask(client, ino, range, write, &mut out);
             if let Err(number) = asked {
                 shard.tickets.insert(number, (client, None));
@@ -252,7 +282,7 @@ impl ClientLocks {
         self.post(out);
         context.end();
         let number = match asked {
-            Ok(lock) => return lock,
+            Ok(lock) => return Ok(lock),
             Err(number) => number,
         };
         let mut ticket = DataTicket { client_locks: self, ino, number, taken: false };
@@ -264,7 +294,7 @@ impl ClientLocks {
         };
         let lock = self.shard(ino).until_with(Awaited::Data(number), look).await;
         ticket.taken = true;
-        lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write })
+        Ok(lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write }))
     }
 
     /// Takes locks that a client returns, recalled or not.
@@ -359,8 +389,10 @@ impl<K: Kv> Mds<K> {
         if self.is_locking(context) {
             let ino = attr.ino;
             self.grant_layout(context, attr);
-            let table = &mut self.client_locks.shard(ino).lock().extents;
-            let lock = table.try_all(context.client, ino, write);
+            let mut shard = self.client_locks.shard(ino).lock();
+            let may_ask = shard.may_ask(context.client, ino, write);
+            let lock = may_ask.then(|| shard.extents.try_all(context.client, ino, write)).flatten();
+            drop(shard);
             context.grants.borrow_mut().extend(lock.map(|lock| Grant::Data { ino, lock }));
         }
     }

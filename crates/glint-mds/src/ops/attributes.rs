@@ -21,10 +21,10 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Gives the client the attributes of an inode, unless another one is writing it: then
-    /// they change without word.
+    /// they change without word. If nobody else may write it either, the client is given that, too.
     pub(crate) fn grant_attributes(&self, context: &Context<'_>, ino: Ino) {
         if !self.opens.has_other_writer(context.client, ino) {
-            self.grant(context, ino, Bits::ATTR | Bits::OPEN);
+            self.grant(context, ino, Bits::ATTR | Bits::OPEN | Bits::UNWRITTEN);
         }
     }
 
@@ -46,7 +46,9 @@ impl<K: Kv> Mds<K> {
         {
             self.claim_from_all(context, ino, Bits::PLAIN)?;
         }
-        self.claim(context, ino, Bits::ATTR)?;
+        // Whose size is set is cut or extended next, under a lock to write.
+        let unwritten = if set.size.is_some() { Bits::UNWRITTEN } else { Bits::NONE };
+        self.claim(context, ino, Bits::ATTR | unwritten)?;
         self.grant_attributes(context, ino);
         self.withhold_uncertain(context, &record.attr);
         if set.size.is_some_and(|size| size > record.attr.size) {

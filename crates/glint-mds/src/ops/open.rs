@@ -46,7 +46,8 @@ impl<K: Kv> Mds<K> {
         }
         self.permit(&record, context.cred, want).await?;
         if flags.write || flags.truncate {
-            self.claim(context, ino, Bits::ATTR)?;
+            // The lock to write, which is next, needs that others return UNWRITTEN.
+            self.claim(context, ino, Bits::ATTR | Bits::UNWRITTEN)?;
         }
         let mut batch = Batch::new();
         let is_file = record.attr.is_file();

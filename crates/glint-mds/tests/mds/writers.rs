@@ -26,6 +26,25 @@ fn gives_attributes(answer: &Answer<MdsReply>) -> bool {
     answer.grants.iter().any(gives)
 }
 
+/// Bits of a file that come with an answer.
+fn given(answer: &Answer<MdsReply>, file: Ino) -> Bits {
+    answer.grants.iter().fold(Bits::NONE, |all, grant| match *grant {
+        Grant::Bits { ino, bits, .. } if ino == file => all | bits,
+        _ => all,
+    })
+}
+
+/// A client looks at a file. Returns whether it is told the attributes, and that nobody else writes.
+fn looks(mds: &Server, client: &Session, xid: u64, file: Ino) -> (bool, bool) {
+    let bits = given(&block_on(ask(mds, client, xid, MdsRequest::Getattr { ino: file })), file);
+    (bits.contains(Bits::ATTR), bits.contains(Bits::UNWRITTEN))
+}
+
+/// A lock on all data of a file.
+fn lock_all(ino: Ino, write: bool) -> MdsRequest<'static> {
+    MdsRequest::Lock { ino, range: Range::ALL, write, reclaim: false, capability: None }
+}
+
 fn reopen(ino: Ino) -> MdsRequest<'static> {
     MdsRequest::Reopen { ino, readers: 0, writers: 1, capability: None }
 }
@@ -229,4 +248,66 @@ fn who_looks_while_a_size_is_being_set_does_not_keep_what_it_sees() {
     let seen = block_on(looking);
     assert!(matches!(seen.reply, Ok(MdsReply::Glimpsed { .. })), "{seen:?}");
     assert!(!gives_attributes(&seen));
+}
+
+/// Its data is copied elsewhere (`glint restripe`), so it is locked without being opened.
+#[test]
+fn who_locks_a_file_to_write_waits_for_who_relies_on_it_that_nobody_does() {
+    let mds = start(&Arc::default(), 1000);
+    let [writer, other, third] = [1, 2, 3].map(|number| connect(&mds, number));
+    let file = ino_of(block_on(ask(&mds, &writer, 1, FILE)));
+    let [_, listening, _] = [&writer, &other, &third].map(|client| mds.listen(client.client()));
+    assert_eq!(looks(&mds, &other, 1, file), (true, true));
+    let to_read = block_on(ask(&mds, &third, 1, lock_all(file, false))).reply;
+    let Ok(MdsReply::Locked(to_read)) = to_read else { panic!("{to_read:?}") };
+
+    for gives_up in [true, false] {
+        let mut locking = Box::pin(ask(&mds, &writer, 2, lock_all(file, true)));
+        assert!(block_on(poll_once(&mut locking)).is_none());
+        assert_eq!(looks(&mds, &third, 2, file), (true, false), "somebody wants to write");
+        if gives_up {
+            drop(locking);
+            assert_eq!(looks(&mds, &third, 3, file), (true, true));
+            continue;
+        }
+        let recalls = block_on(mds.recalls(other.client(), listening)).unwrap();
+        let [Recall::Bits { ino, bits: Bits::UNWRITTEN, number }] = recalls[..] else {
+            panic!("{recalls:?}")
+        };
+        let returned = |number| Return::Bits { ino, bits: Bits::UNWRITTEN, number };
+        mds.return_locks(other.client(), &[returned(number)]);
+        assert!(block_on(poll_once(&mut locking)).is_none(), "the third one has it, too");
+        mds.return_locks(third.client(), &[returned(u64::MAX)]);
+        // Now it waits for the third one, which reads.
+        assert!(block_on(poll_once(&mut locking)).is_none());
+        assert_eq!(looks(&mds, &other, 2, file), (true, false), "it is the next one");
+        mds.return_locks(third.client(), &[Return::Data { ino, number: to_read.number }]);
+        let to_write = block_on(locking).reply;
+        let Ok(MdsReply::Locked(to_write)) = to_write else { panic!("{to_write:?}") };
+        assert_eq!(looks(&mds, &other, 3, file), (true, false));
+        let number = to_write.number;
+        mds.return_locks(writer.client(), &[Return::Data { ino, number }]);
+        assert_eq!(looks(&mds, &other, 4, file), (true, true));
+    }
+}
+
+/// The lock to write, which is next, has nobody asked once more.
+#[test]
+fn who_opens_or_cuts_a_file_has_its_attributes_and_unwritten_recalled_at_once() {
+    let mds = start(&Arc::default(), 1000);
+    let (writer, other) = (connect(&mds, 1), connect(&mds, 2));
+    let file = ino_of(block_on(ask(&mds, &writer, 1, FILE)));
+    mds.listen(writer.client());
+    let listening = mds.listen(other.client());
+    let set = SetAttr { size: Some(10), ..SetAttr::default() };
+    for (xid, request) in (2..).zip([MdsRequest::Setattr { ino: file, set }, open(file)]) {
+        assert_eq!(looks(&mds, &other, xid, file), (true, true));
+        let mut changing = Box::pin(ask(&mds, &writer, xid, request));
+        assert!(block_on(poll_once(&mut changing)).is_none());
+        let recalls = block_on(mds.recalls(other.client(), listening)).unwrap();
+        let [Recall::Bits { ino, bits, number }] = recalls[..] else { panic!("{recalls:?}") };
+        assert_eq!(bits, Bits::ATTR | Bits::UNWRITTEN);
+        mds.return_locks(other.client(), &[Return::Bits { ino, bits, number }]);
+        assert!(block_on(changing).reply.is_ok());
+    }
 }

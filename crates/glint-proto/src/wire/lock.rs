@@ -22,16 +22,19 @@ impl Bits {
     pub const OPEN: Bits = Bits(8);
     /// A write has nothing to take from the file: no set-id bits, no capabilities.
     pub const PLAIN: Bits = Bits(32);
+    /// Nobody else writes the data of the file: no other client has a lock to write any of it, nor is
+    /// given one before this is returned. Comes with [`Bits::ATTR`].
+    pub const UNWRITTEN: Bits = Bits(64);
     /// Bits that many clients may hold.
-    pub const SHARED: Bits = Bits(47);
+    pub const SHARED: Bits = Bits(111);
     /// Nobody else looks at the directory or changes it, so that the holder of this bit changes
     /// it by itself and tells the servers later. Only one client holds it, and then nobody else
     /// holds anything of the directory.
     pub const DELEGATION: Bits = Bits(16);
     /// All of them.
-    pub const ALL: Bits = Bits(63);
+    pub const ALL: Bits = Bits(127);
     /// How many there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
 
     /// Whether there are none.
     pub fn is_empty(self) -> bool {

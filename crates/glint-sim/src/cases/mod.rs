@@ -9,3 +9,4 @@ pub mod copies;
 pub mod failed_disk;
 pub mod random;
 pub mod requests;
+pub mod round_trips;

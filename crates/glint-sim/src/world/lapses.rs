@@ -31,6 +31,9 @@ pub enum Lapse {
     AbsentNamesKept,
     /// Truncations of files come once more when the rows of their chains have changed.
     OldTruncations,
+    /// Clients return UNWRITTEN, and rely on it: they use data that was read before its lock was
+    /// granted although others may have written it again since.
+    UnwrittenKept,
 }
 
 /// Somebody truncates these objects to nothing, one of a few times that the rows of their chains
@@ -61,12 +64,13 @@ pub(crate) fn repeat_truncations(
     });
 }
 
-/// A listener before a client, which does not hear that the lock on absent names is recalled.
+/// A listener before a client, which does not hear that one of its locks is recalled.
 ///
 /// The MDS takes a recall as answered when all that it asked for is returned at once. So that lock
 /// goes back with the others of its recall, once the client has returned those.
-#[derive(Default)]
 pub(crate) struct DeafClient {
+    /// The lock.
+    unheard: Bits,
     client: OnceLock<Weak<dyn LockClient>>,
     owed: Mutex<Vec<OwedBits>>,
 }
@@ -79,9 +83,10 @@ struct OwedBits {
 }
 
 impl DeafClient {
-    /// Listens to a connection, before its client does.
-    pub(crate) fn listen(connection: &Cluster<Remote>) -> Arc<DeafClient> {
-        let deaf: Arc<DeafClient> = Arc::default();
+    /// Listens to a connection, before its client does, which does not hear of `unheard`.
+    pub(crate) fn listen(connection: &Cluster<Remote>, unheard: Bits) -> Arc<DeafClient> {
+        let (client, owed) = Default::default();
+        let deaf = Arc::new(DeafClient { unheard, client, owed });
         let listener: Arc<dyn LockClient> = deaf.clone();
         connection.mds().set_lock_client(Arc::downgrade(&listener));
         deaf
@@ -107,7 +112,7 @@ impl DeafClient {
                 let (servers, client) = (hosts.mds(), client_id(index));
                 let is_heard = |owed: &mut OwedBits| {
                     let left = servers.mds().owed_bits(client, owed.ino, owed.number);
-                    (left & owed.bits & !Bits::NEGATIVE).is_empty()
+                    (left & owed.bits & !self.unheard).is_empty()
                 };
                 let heard: Vec<OwedBits> = self.owed.lock().extract_if(.., is_heard).collect();
                 let returned = |OwedBits { ino, bits, number }| Return::Bits { ino, bits, number };
@@ -127,9 +132,9 @@ impl LockClient for DeafClient {
         let mut heard = Vec::new();
         for recall in recalls {
             match recall {
-                Recall::Bits { ino, bits, number } if bits.contains(Bits::NEGATIVE) => {
+                Recall::Bits { ino, bits, number } if bits.contains(self.unheard) => {
                     self.owed.lock().push(OwedBits { ino, bits, number });
-                    let bits = bits & !Bits::NEGATIVE;
+                    let bits = bits & !self.unheard;
                     if !bits.is_empty() {
                         heard.push(Recall::Bits { ino, bits, number });
                     }

@@ -43,6 +43,8 @@ pub(crate) struct Network {
     pub(crate) limited: RefCell<BTreeMap<Machine, Rights>>,
     /// Does harm to one message in so many; never if 0.
     pub(crate) harm: Cell<u64>,
+    /// How long each message takes, if that is always the same.
+    pub(crate) latency: Cell<Option<Duration>>,
     /// Requests that were sent.
     pub(crate) requests: Cell<u64>,
 }
@@ -143,7 +145,8 @@ async fn carry(executor: Rc<Executor>, ends: [Machine; 2], from: Rc<Wire>, to: R
             0 => executor.below(20_000),
             _ => executor.below(300),
         };
-        executor.sleep(Duration::from_micros(delay)).await;
+        let latency = executor.network.latency.get();
+        executor.sleep(latency.unwrap_or(Duration::from_micros(delay))).await;
         while let Some(parted) = executor.network.is_parted(executor.now(), ends) {
             executor.sleep(parted.until.saturating_sub(executor.now())).await;
         }

@@ -6,7 +6,7 @@ use crate::support::{FILE, Fake, Tree, with_client};
 use futures_util::future::join;
 use glint_client::{Caller, Client, Handle, Vfs};
 use glint_net::{LockClient, host};
-use glint_proto::lock::{Bits, Recall, Return};
+use glint_proto::lock::{Bits, Grant, Recall, Return};
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsRequest, ObjectId, Op, OpenFlags, OstRequest};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -42,8 +42,34 @@ fn file() -> Ino {
 /// Opens a small file of which the attributes are known, and no lock on its data is here.
 async fn open(fake: &Fake, client: &Client<Fake>) -> Handle {
     fake.serve(TREE);
+    open_served(client).await
+}
+
+async fn open_served(client: &Client<Fake>) -> Handle {
     client.lookup(&Caller::ROOT, Tree::directory(0), b"0").await.unwrap();
     client.open(&Caller::ROOT, file(), READ).await.unwrap().handle
+}
+
+/// Has the file lie on the first OST of another server: that of the MDS has four.
+fn move_elsewhere(fake: &Fake) {
+    fake.0.lock().layout = Layout { first_ost: 4, osts: 5, ..Layout::default() };
+}
+
+/// Opens the file on another server, and the MDS says that nobody else may write it.
+async fn open_unwritten(fake: &Fake, client: &Client<Fake>) -> Handle {
+    move_elsewhere(fake);
+    fake.serve(TREE);
+    let mut served = fake.0.lock().turn.take().unwrap();
+    fake.turn(move |cred, request, answer| {
+        let (reply, mut grants) = served(cred, request, answer);
+        for grant in &mut grants {
+            if let Grant::Bits { bits, .. } = grant {
+                *bits |= Bits::UNWRITTEN;
+            }
+        }
+        (reply, grants)
+    });
+    open_served(client).await
 }
 
 async fn read(client: &Client<Fake>, file: Handle) -> FsResult<Vec<u8>> {
@@ -87,9 +113,23 @@ fn a_small_file_is_read_while_its_lock_is_on_its_way() {
     });
 }
 
+#[test]
+fn a_small_file_of_another_server_is_read_so_if_nobody_else_may_write_it() {
+    with_client(async |fake, client| {
+        let handle = open_unwritten(&fake, &client).await;
+        let nothing = std::future::ready(());
+        assert!(!is_read_again(&fake, &client, handle, nothing).await, "nobody told of the change");
+        assert_eq!(asked(&fake), (1, 1));
+    });
+}
+
 /// Another client changes the file, or moves it.
 async fn lose_attributes(fake: &Fake, client: &Client<Fake>) {
-    client.on_recall(vec![Recall::Bits { ino: file(), bits: Bits::ATTR, number: 2 }]);
+    lose(fake, client, Bits::ATTR).await;
+}
+
+async fn lose(fake: &Fake, client: &Client<Fake>, bits: Bits) {
+    client.on_recall(vec![Recall::Bits { ino: file(), bits, number: 2 }]);
     let is_it = |returned: &Return| matches!(returned, Return::Bits { ino, .. } if *ino == file());
     until(|| fake.0.lock().returns.iter().any(is_it)).await;
 }
@@ -100,6 +140,18 @@ fn it_is_read_again_if_the_attributes_were_recalled() {
     with_client(async |fake, client| {
         let handle = open(&fake, &client).await;
         let recall = lose_attributes(&fake, &client);
+        assert!(is_read_again(&fake, &client, handle, recall).await);
+        assert_eq!(asked(&fake), (1, 2));
+    });
+}
+
+/// Another client has got a lock to write. Nobody has opened the file, so its attributes are known all
+/// the time.
+#[test]
+fn it_is_read_again_if_somebody_may_write_it_meanwhile() {
+    with_client(async |fake, client| {
+        let handle = open_unwritten(&fake, &client).await;
+        let recall = lose(&fake, &client, Bits::UNWRITTEN);
         assert!(is_read_again(&fake, &client, handle, recall).await);
         assert_eq!(asked(&fake), (1, 2));
     });
@@ -156,11 +208,10 @@ fn a_file_that_has_moved_since_it_was_opened_is_read_under_its_lock() {
     });
 }
 
-/// The server of the MDS has four OSTs; this is the first one of another server.
 #[test]
-fn a_file_of_another_server_is_read_under_its_lock() {
+fn a_file_of_another_server_that_others_may_write_is_read_under_its_lock() {
     with_client(async |fake, client| {
-        fake.0.lock().layout = Layout { first_ost: 4, osts: 5, ..Layout::default() };
+        move_elsewhere(&fake);
         let handle = open(&fake, &client).await;
         let data = is_read_under_its_lock(&fake, &client, handle).await;
         assert_eq!(data, TREE.content(file()));

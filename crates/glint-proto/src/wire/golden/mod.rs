@@ -407,8 +407,11 @@ fn locks_and_what_is_said_of_them() {
          Reclaim 03
          Cancel 04",
     );
-    let all = [Bits::ENTRY, Bits::ATTR, Bits::NEGATIVE, Bits::OPEN, Bits::PLAIN, Bits::DELEGATION];
-    assert_eq!(all.map(|bits| bits.0), [1, 2, 4, 8, 32, 16]);
+    let shared =
+        [Bits::ENTRY, Bits::ATTR, Bits::NEGATIVE, Bits::OPEN, Bits::PLAIN, Bits::UNWRITTEN];
+    assert_eq!(shared.map(|bits| bits.0), [1, 2, 4, 8, 32, 64]);
+    assert_eq!([Bits::DELEGATION, Bits::SHARED, Bits::ALL].map(|bits| bits.0), [16, 111, 127]);
+    assert_eq!(Bits::ALL.0.count_ones() as usize, Bits::COUNT);
 }
 
 #[test]
