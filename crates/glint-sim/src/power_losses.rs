@@ -21,6 +21,7 @@ use futures_util::future::{try_join_all, try_join3};
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_proto::lock::Bits;
 use glint_proto::{FileType, FsResult, Ino, Layout, OpenFlags};
+use glint_telemetry::{Counter, counted_here};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -115,8 +116,10 @@ pub(crate) fn run_here(seed: u64, is_deaf: bool) -> Result<Outcome, String> {
         files: RefCell::default(),
         outcome: Cell::default(),
     });
+    let read_before = counted_here(Counter::ReadsBesideLockUsed);
     let result = executor.run(LIMIT, world.clone().main()).and_then(|result| result);
     let mut outcome = world.outcome.get();
+    outcome.read_beside_lock = counted_here(Counter::ReadsBesideLockUsed) - read_before;
     outcome.steps = executor.steps();
     outcome.seconds = executor.now().as_secs();
     outcome.next = executor.below(u64::MAX);

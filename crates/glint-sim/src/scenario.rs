@@ -73,6 +73,9 @@ pub struct Outcome {
     pub filled: u64,
     /// Times that rows of chains changed under that.
     pub rows: u64,
+    /// First reads of small files that were sent beside the request for their lock, at a server that
+    /// loses its power, and used.
+    pub read_beside_lock: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
     /// Next decision of the seed: equal if two runs were equal.
@@ -477,6 +480,7 @@ impl Outcome {
         self.rewritten += other.rewritten;
         self.filled += other.filled;
         self.rows += other.rows;
+        self.read_beside_lock += other.read_beside_lock;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);
     }

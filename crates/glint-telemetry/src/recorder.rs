@@ -44,6 +44,10 @@ pub enum Counter {
     WindowsFetched,
     /// Later reads that one which was kept has answered, or was on its way for.
     WindowsHit,
+    /// First reads of small files that were sent beside the request for their lock.
+    ReadsBesideLock,
+    /// Those of them whose data was used.
+    ReadsBesideLockUsed,
     /// Pages of directories that were asked for at the first lookup there.
     PagesGuessed,
     /// Those of them that answered another lookup, too.
@@ -68,7 +72,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 27] = [
+    pub const ALL: [Counter; 29] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -86,6 +90,8 @@ impl Counter {
         Counter::FilesPrefetchedRead,
         Counter::WindowsFetched,
         Counter::WindowsHit,
+        Counter::ReadsBesideLock,
+        Counter::ReadsBesideLockUsed,
         Counter::PagesGuessed,
         Counter::PagesGuessedUsed,
         Counter::DirectoriesListedAhead,
@@ -118,6 +124,8 @@ impl Counter {
             Counter::FilesPrefetchedRead => "files_prefetched_read",
             Counter::WindowsFetched => "windows_read_around",
             Counter::WindowsHit => "windows_read_around_hits",
+            Counter::ReadsBesideLock => "reads_beside_lock",
+            Counter::ReadsBesideLockUsed => "reads_beside_lock_used",
             Counter::PagesGuessed => "pages_guessed",
             Counter::PagesGuessedUsed => "pages_guessed_used",
             Counter::DirectoriesListedAhead => "directories_listed_ahead",

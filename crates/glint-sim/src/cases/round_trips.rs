@@ -9,6 +9,7 @@ use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::MDS;
 use glint_client::{Caller, Handle, Vfs, WriteHow};
 use glint_proto::{FileType, Ino, Layout, OpenFlags};
+use glint_telemetry::{Counter, counted_here};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -55,7 +56,8 @@ async fn read(executor: &Rc<Executor>, fs: &Fs, handle: Handle) -> (Vec<u8>, u12
     let mut data = vec![0; 100];
     let len = fs.read(handle, 0, &mut data, true).await.unwrap();
     data.truncate(len);
-    (data, (executor.now() - begun).as_millis() / (2 * LATENCY).as_millis())
+    let took = executor.now().saturating_sub(begun);
+    (data, took.as_millis() / (2 * LATENCY).as_millis())
 }
 
 /// Its lock and its data come at once, unless a client that has written it keeps its lock.
@@ -94,7 +96,9 @@ pub fn a_small_file_of_any_server_is_read_in_one_round_trip() {
                 let handle = open(&fs, measured).await;
                 world.network.latency.set(Some(LATENCY));
                 world.sleep(QUIET).await;
+                let used = counted_here(Counter::ReadsBesideLockUsed);
                 assert_eq!(read(&world, &fs, handle).await, (b"old".to_vec(), 1));
+                assert_eq!(counted_here(Counter::ReadsBesideLockUsed) - used, 1);
                 world.network.latency.set(None);
             }
             fs

@@ -61,6 +61,7 @@ use glint_lock::held::Use;
 use glint_net::Transport;
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{Errno, FsResult, Layout};
+use glint_telemetry::Counter;
 use std::sync::Arc;
 
 /// State of a small file when a read of it is sent that has no lock yet.
@@ -126,6 +127,7 @@ impl<T: Transport> Client<T> {
         let Some(begun) = begun.filter(|begun| offset < begun.size && !buffer.is_empty()) else {
             return Ok((lock.await?, None));
         };
+        glint_telemetry::count(Counter::ReadsBesideLock, 1);
         let end = offset + buffer.len() as u64;
         let len = (end.min(begun.size) - offset) as usize;
         // The lock is asked for first, and whoever is refused it does not wait for the data.
@@ -138,6 +140,7 @@ impl<T: Transport> Client<T> {
         if !counts {
             return Ok((guard, None));
         }
+        glint_telemetry::count(Counter::ReadsBesideLockUsed, 1);
         file.ahead.lock().note_read(&(offset..end));
         Ok((guard, Some(len)))
     }
