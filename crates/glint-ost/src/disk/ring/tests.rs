@@ -9,9 +9,9 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 /// A buffer that says when it is freed.
-struct Room(Vec<u8>, Rc<Cell<bool>>);
+struct WatchedRoom(Vec<u8>, Rc<Cell<bool>>);
 
-impl Deref for Room {
+impl Deref for WatchedRoom {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -19,13 +19,13 @@ impl Deref for Room {
     }
 }
 
-impl DerefMut for Room {
+impl DerefMut for WatchedRoom {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 }
 
-impl Drop for Room {
+impl Drop for WatchedRoom {
     fn drop(&mut self) {
         self.1.set(true);
     }
@@ -81,7 +81,7 @@ fn a_read_that_nobody_waits_for_is_seen_and_keeps_its_buffer_until_it_ends() {
         let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
         let (disk, mut goes_on) = std::io::pipe().unwrap();
         let freed = Rc::new(Cell::new(false));
-        let room = Room(vec![0; 5], freed.clone());
+        let room = WatchedRoom(vec![0; 5], freed.clone());
         let read = reads.read(&watch, disk, 0, room);
         assert!(poll_once(pin!(read)).await.is_none());
         for _ in 0..100 {
@@ -110,7 +110,7 @@ fn the_buffer_of_a_read_that_outlives_its_ring_is_never_freed() {
     let (disk, mut goes_on) = std::io::pipe().unwrap();
     let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
     with_ring(async || {
-        let read = reads.read(&watch, disk, 0, Room(vec![0; 5], freed.clone()));
+        let read = reads.read(&watch, disk, 0, WatchedRoom(vec![0; 5], freed.clone()));
         assert!(poll_once(pin!(read)).await.is_none());
         // Until it is at the disk.
         compio_runtime::time::sleep(LOOK / 10).await;
