@@ -101,20 +101,11 @@ impl<D: Disk> Ost<D> {
                 Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
                     // While it waits for its turn among others, this disk is not blamed.
                     drop(call.take());
-                    let by_ring = match is_apart {
-                        true => None,
-                        // Requests that find all in memory have no room for it.
-                        false => Box::pin(self.read_by_ring(object, at, &mut whole, done)).await?,
-                    };
-                    let room = &mut whole[done..];
-                    match by_ring {
-                        Some(n) => n,
-                        None => match self.read_by_thread(object, at, room, waiting).await? {
-                            Some(n) => n,
-                            // The object does not exist: it is as if it ended here.
-                            None => break,
-                        },
-                    }
+                    let read = self.read_missing(object, at, &mut whole, done, !is_apart, waiting);
+                    // Requests that find all in memory have no room for its state. If the object does
+                    // not exist, it is as if it ended here.
+                    let Some(n) = Box::pin(read).await? else { break };
+                    n
                 }
                 Err((_, error)) => return Err(error),
             };
@@ -125,6 +116,22 @@ impl<D: Disk> Ost<D> {
         }
         drop(call);
         Ok(done as u32)
+    }
+
+    /// Reads what is not in memory, behind what was `done`. Returns `None` if the object does not exist.
+    async fn read_missing(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        whole: &mut Room<'_>,
+        done: usize,
+        is_in_place: bool,
+        waiting: ReadMode,
+    ) -> io::Result<Option<usize>> {
+        if is_in_place && let Some(n) = self.read_by_ring(object, offset, whole, done).await? {
+            return Ok(Some(n));
+        }
+        self.read_by_thread(object, offset, &mut whole[done..], waiting).await
     }
 
     /// Reads by the ring of this thread, behind what was `done`. Returns `None` where a thread of the
