@@ -343,6 +343,21 @@ mod tests {
     }
 
     #[test]
+    fn the_buffer_of_a_reply_is_used_again_once_it_was_sent() {
+        let (there, back) = (Rc::new(Wire::default()), Rc::new(Wire::default()));
+        let writer = FrameWriter::new(Pipe::new(back, there).into());
+        let (buffers, len) = (BufferPool::default(), 64 << 10);
+        let bulk = buffers.room(len);
+        let at = bulk.as_ptr();
+        let envelope = Envelope::request(Op::Status, ClientId(1));
+        writer.push_reply(envelope, &Reply::Json("[]".into()), bulk).unwrap();
+        let meanwhile = buffers.room(len);
+        assert_ne!(meanwhile.as_ptr(), at);
+        block_on(writer.flush()).unwrap();
+        assert_eq!(buffers.room(len).as_ptr(), at);
+    }
+
+    #[test]
     fn what_a_socket_does_not_take_at_once_follows() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let reading = std::thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! Tests of the disk in memory, and of the store on it.
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
-use super::ring::has_ring;
+use super::ring::RingReads;
 use super::{Disk, DiskFile, LocalDisk};
 use crate::store::object::ReadMode;
 use crate::store::object_store::path_of;
@@ -309,6 +309,7 @@ fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
         ost.store().sync(OBJECT).unwrap();
         ost.store().file(OBJECT, None).unwrap().unwrap().file().drop_cached(0, u64::MAX);
     };
+    let has_ring = || RingReads::default().place().is_some();
     let read = async |ost: &Ost, offset: u64, len: u32, is_lent: bool| {
         cool(ost);
         let read = OstRequest::Read { object: OBJECT, offset, len };
@@ -341,11 +342,11 @@ fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
             ost.store().settle(Duration::ZERO, None).unwrap();
         }
         let before = counted_here(Counter::HandOvers);
-        let has_ring = runtime.block_on(async {
+        let is_by_ring = runtime.block_on(async {
             read_all(&ost).await;
             has_ring()
         });
-        assert_eq!(counted_here(Counter::HandOvers) == before, has_ring, "{seals}");
+        assert_eq!(counted_here(Counter::HandOvers) == before, is_by_ring, "{seals}");
     }
     let before = counted_here(Counter::HandOvers);
     block_on(read_all(&ost));

@@ -2,11 +2,10 @@
 //!
 //! What is in memory is copied at once, by who asks. A miss of a request that may wait in place is read
 //! by the [ring](crate::disk::ring) of the calling thread. Threads of the disk are left with reads
-//! apart, those of a thread without a ring or of a disk that was slow, of objects that pass through
-//! memory, and those that find damage.
+//! apart, those of a thread without a ring or of a disk that was slow or has many reads, those of
+//! objects that pass through memory, and those that find damage.
 
 use super::{Apart, Ost, Way};
-use crate::disk::ring::has_ring;
 use crate::disk::{CallKind, Disk};
 use crate::store::object::ReadMode;
 use crate::store::object::planned::ObjectDescriptor;
@@ -102,20 +101,11 @@ impl<D: Disk> Ost<D> {
                 Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
                     // While it waits for its turn among others, this disk is not blamed.
                     drop(call.take());
-                    let by_ring = match is_apart {
-                        true => None,
-                        // Requests that find all in memory have no room for it.
-                        false => Box::pin(self.read_by_ring(object, at, &mut whole, done)).await?,
-                    };
-                    let room = &mut whole[done..];
-                    match by_ring {
-                        Some(n) => n,
-                        None => match self.read_by_thread(object, at, room, waiting).await? {
-                            Some(n) => n,
-                            // The object does not exist: it is as if it ended here.
-                            None => break,
-                        },
-                    }
+                    let read = self.read_missing(object, at, &mut whole, done, !is_apart, waiting);
+                    // Requests that find all in memory have no room for its state. If the object does
+                    // not exist, it is as if it ended here.
+                    let Some(n) = Box::pin(read).await? else { break };
+                    n
                 }
                 Err((_, error)) => return Err(error),
             };
@@ -128,6 +118,22 @@ impl<D: Disk> Ost<D> {
         Ok(done as u32)
     }
 
+    /// Reads what is not in memory, behind what was `done`. Returns `None` if the object does not exist.
+    async fn read_missing(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        whole: &mut Room<'_>,
+        done: usize,
+        is_in_place: bool,
+        waiting: ReadMode,
+    ) -> io::Result<Option<usize>> {
+        if is_in_place && let Some(n) = self.read_by_ring(object, offset, whole, done).await? {
+            return Ok(Some(n));
+        }
+        self.read_by_thread(object, offset, &mut whole[done..], waiting).await
+    }
+
     /// Reads by the ring of this thread, behind what was `done`. Returns `None` where a thread of the
     /// disk has to read, also to find an error once more.
     async fn read_by_ring(
@@ -137,12 +143,11 @@ impl<D: Disk> Ost<D> {
         room: &mut Room<'_>,
         done: usize,
     ) -> io::Result<Option<usize>> {
-        if !D::WAITS || !has_ring() {
+        let Some(file) = self.store.open_file(object).filter(|_| D::WAITS) else {
             return Ok(None);
-        }
-        let Some(file) = self.store.open_file(object) else { return Ok(None) };
+        };
         let planned = file.plan_read(offset, room.len() - done);
-        let Some(planned) = planned else { return Ok(None) };
+        let Some((planned, place)) = planned.zip(self.ring_reads.place()) else { return Ok(None) };
         let (from, to) = planned.range();
         let (len, descriptor) = ((to - from) as usize, ObjectDescriptor(file.clone()));
         // Who asked is gone with the ring.
@@ -151,14 +156,14 @@ impl<D: Disk> Ost<D> {
             && planned.is_all_wanted()
         {
             let part = PartOf { data: mem::take(*data), range: done..done + len };
-            let read = self.ring_reads.read(&self.watch, descriptor, from, part).await;
+            let read = place.read(&self.watch, descriptor, from, part).await;
             let (read, part) = read.ok_or(ended)?;
             let found = read.and_then(|len| Ok(file.finish_read(&planned, &part[..len])?.len()));
             **data = part.data;
             return Ok(found.ok());
         }
         let buffer = self.buffers.room(len);
-        let read = self.ring_reads.read(&self.watch, descriptor, from, buffer).await;
+        let read = place.read(&self.watch, descriptor, from, buffer).await;
         let (read, buffer) = read.ok_or(ended)?;
         let found = read.and_then(|len| file.finish_read(&planned, &buffer[..len]));
         Ok(found.ok().map(|found| {

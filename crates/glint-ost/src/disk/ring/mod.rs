@@ -3,19 +3,19 @@
 //!
 //! The kernel gives such a read to the disk while it is submitted, and copies the bytes when they
 //! are there and this thread looks at its ring. No thread waits for it where the file system can do
-//! that (ext4, XFS, btrfs). Elsewhere one of the kernel does, of which each ring has a bounded number:
-//! four for each core, unless IORING_REGISTER_IOWQ_MAX_WORKERS of io_uring_register(2) says another
-//! one.
+//! that (ext4, XFS, btrfs). Elsewhere one of the kernel does, and so it does for a disk that takes no
+//! reads at the moment. Each ring has a bounded number of those, for all disks: four for each core
+//! (IORING_REGISTER_IOWQ_MAX_WORKERS of io_uring_register(2)).
 //!
-//! A submission may have to read a block of the file system itself, and waits for that in this thread.
-//! So this is for who would open the file here, too; those whom a disk may not hold up have its
-//! [threads](super::threads), and so have threads without a ring.
+//! A submission may have to read a block of the file system itself, or to wait until the disk takes
+//! one request more, and does so in this thread. So this is for who would open the file here, too;
+//! those whom a disk may not hold up have its [threads](super::threads).
 //!
 //! Invariants:
 //! - File and buffer belong to a read until the kernel is done with it, whoever still waits for it:
 //!   it is a task of its own. If its ring ends before, its buffer is [never freed](buffer).
-//! - No more than [`DEPTH_MAX`] reads are at a disk, of all rings together. Others wait for their turn
-//!   in the order in which they came, and the disk is not blamed for that.
+//! - No more than [`AT_DISK_MAX`] reads are at a disk, of all rings together, and nobody waits for one
+//!   of these places: a thread that is held up by another disk does not give them back.
 //! - The watch of the disk sees each read, also one that nobody waits for any more.
 
 mod buffer;
@@ -27,7 +27,6 @@ use compio_driver::op::ReadAt;
 use compio_runtime::Runtime;
 use compio_runtime::time::timeout;
 use futures_channel::oneshot;
-use glint_wait::Turns;
 use std::io;
 use std::ops::DerefMut;
 use std::os::fd::AsFd;
@@ -36,52 +35,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Most reads that are at one disk: as many as there may be threads that wait for it. A ring has room
-/// for many times that.
-const DEPTH_MAX: usize = 64;
+/// Most reads that are at one disk: fewer than its queue takes requests, and than a ring does.
+const AT_DISK_MAX: usize = 32;
 /// How often a thread says that a read has not ended.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Reads by rings that are at one disk.
-#[derive(Clone, Default)]
-pub(crate) struct RingReads(Arc<Depth>);
-
 #[derive(Default)]
-struct Depth {
-    at_disk: AtomicUsize,
-    turns: Turns,
-}
+pub(crate) struct RingReads(Arc<AtomicUsize>);
 
-/// The place of a read among those at the disk.
-struct Turn(Arc<Depth>);
+/// The place of a read among them.
+pub(crate) struct ReadPlace(Arc<AtomicUsize>);
 
-impl Drop for Turn {
+impl Drop for ReadPlace {
     fn drop(&mut self) {
-        self.0.at_disk.fetch_sub(1, Ordering::AcqRel);
-        self.0.turns.call(&());
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Returns true if this thread has an io_uring.
-pub(crate) fn has_ring() -> bool {
+fn has_ring() -> bool {
     Runtime::try_with_current(|runtime| runtime.driver_type().is_iouring()).unwrap_or(false)
 }
 
 impl RingReads {
-    async fn turn(&self) -> Turn {
-        let depth = &self.0;
-        let is_free = |at_disk: usize| (at_disk < DEPTH_MAX).then_some(at_disk + 1);
-        let take = || {
-            let taken = depth.at_disk.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_free);
-            taken.ok().map(|_| Turn(depth.clone()))
-        };
-        depth.turns.take((), take).await
+    /// Returns a place for a read by the ring of this thread; `None` if it has no ring, or there are
+    /// enough reads at the disk.
+    pub(crate) fn place(&self) -> Option<ReadPlace> {
+        let next = |at_disk: usize| (at_disk < AT_DISK_MAX).then_some(at_disk + 1);
+        let take = || self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
+        has_ring().then(take)??;
+        Some(ReadPlace(self.0.clone()))
     }
+}
 
+impl ReadPlace {
     /// Fills a buffer with what a file has from `offset` on. Returns how many bytes that are, and the
-    /// buffer; `None` if the ring has ended. This thread [has a ring](has_ring).
+    /// buffer; `None` if the ring has ended.
     pub(crate) async fn read<B>(
-        &self,
+        self,
         watch: &Arc<DiskWatch>,
         file: impl AsFd + 'static,
         offset: u64,
@@ -90,12 +81,11 @@ impl RingReads {
     where
         B: DerefMut<Target = [u8]> + 'static,
     {
-        let turn = self.turn().await;
         let (says, done) = oneshot::channel();
         let call = watch.begin_seen();
         let read = async move {
             let read = read(call, file, offset, buffer).await;
-            drop(turn);
+            drop(self);
             // Who asked may have gone.
             let _ = says.send(read);
         };

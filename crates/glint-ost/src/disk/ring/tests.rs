@@ -32,7 +32,7 @@ impl Drop for WatchedRoom {
 }
 
 fn at_disk(reads: &RingReads) -> usize {
-    reads.0.at_disk.load(Ordering::Acquire)
+    reads.0.load(Ordering::Acquire)
 }
 
 /// Runs a test on a thread with a ring, if this system lets it have one.
@@ -46,31 +46,29 @@ fn with_ring(test: impl AsyncFnOnce()) {
 }
 
 #[test]
-fn more_reads_than_a_disk_takes_wait_for_their_turn() {
-    assert!(!has_ring());
+fn a_disk_has_no_more_reads_than_there_are_places() {
+    assert!(RingReads::default().place().is_none(), "there is no ring");
     with_ring(async || {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let expected: Vec<u8> = (0..200).collect();
+        let expected: Vec<u8> = (0..AT_DISK_MAX as u8 + 1).collect();
         std::fs::write(&path, &expected).unwrap();
         let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
         let read = |at: usize| {
-            let (reads, watch, file) = (&reads, &watch, File::open(&path).unwrap());
-            async move {
-                let read = reads.read(watch, file, at as u64, vec![0; 2]).await;
-                assert!(at_disk(reads) <= DEPTH_MAX);
-                let (len, data) = read.unwrap();
-                (len.unwrap(), data)
-            }
+            let (place, watch, file) = (reads.place(), &watch, File::open(&path).unwrap());
+            async move { place?.read(watch, file, at as u64, vec![0; 2]).await }
         };
-        let all = futures_util::future::join_all((0..expected.len()).map(read)).await;
-        for (at, (len, data)) in all.into_iter().enumerate() {
-            assert_eq!(data[..len], expected[at..expected.len().min(at + 2)]);
+        let begun: Vec<_> = (0..=AT_DISK_MAX).map(read).collect();
+        let mut done = futures_util::future::join_all(begun).await;
+        assert!(done.pop().unwrap().is_none(), "there was no place");
+        for (at, read) in done.into_iter().enumerate() {
+            let (len, data) = read.unwrap();
+            assert_eq!(data[..len.unwrap()], expected[at..expected.len().min(at + 2)]);
         }
         assert_eq!(at_disk(&reads), 0);
         let closed = File::options().write(true).open(&path).unwrap();
-        let (failed, _) = reads.read(&watch, closed, 0, vec![0; 2]).await.unwrap();
-        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EBADF));
+        let failed = reads.place().unwrap().read(&watch, closed, 0, vec![0; 2]).await;
+        assert_eq!(failed.unwrap().0.unwrap_err().raw_os_error(), Some(libc::EBADF));
     });
 }
 
@@ -82,7 +80,7 @@ fn a_read_that_nobody_waits_for_is_seen_and_keeps_its_buffer_until_it_ends() {
         let (disk, mut goes_on) = std::io::pipe().unwrap();
         let freed = Rc::new(Cell::new(false));
         let room = WatchedRoom(vec![0; 5], freed.clone());
-        let read = reads.read(&watch, disk, 0, room);
+        let read = reads.place().unwrap().read(&watch, disk, 0, room);
         assert!(poll_once(pin!(read)).await.is_none());
         for _ in 0..100 {
             watch.look();
@@ -110,7 +108,8 @@ fn the_buffer_of_a_read_that_outlives_its_ring_is_never_freed() {
     let (disk, mut goes_on) = std::io::pipe().unwrap();
     let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
     with_ring(async || {
-        let read = reads.read(&watch, disk, 0, WatchedRoom(vec![0; 5], freed.clone()));
+        let room = WatchedRoom(vec![0; 5], freed.clone());
+        let read = reads.place().unwrap().read(&watch, disk, 0, room);
         assert!(poll_once(pin!(read)).await.is_none());
         // Until it is at the disk.
         compio_runtime::time::sleep(LOOK / 10).await;
