@@ -257,9 +257,8 @@ impl<T: Transport> Client<T> {
 
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
     /// cannot be reached is not waited for until the MDS takes this client for dead: what it may
-    /// lose is not told it again, because others may have written there since. What the head of a
-    /// chain is told again just now is over first, however long that takes, or this client is
-    /// evicted.
+    /// lose is not told it again, because others may have written there since. What one is
+    /// told again just now is answered first, however long that takes, or this client is evicted.
     async fn make_stable(&self, ino: Ino) {
         if self.transport.unstable(ino).is_empty() {
             return;

@@ -472,7 +472,7 @@ impl Durability for Remote {
     }
 
     async fn abandon(&self, ino: Ino) {
-        self.session.abandon(ino);
+        self.session.abandon_replayed(ino).await;
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {

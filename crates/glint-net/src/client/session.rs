@@ -3,6 +3,7 @@
 
 mod commit;
 pub(crate) mod hello;
+mod replaying;
 mod run_log;
 
 use crate::client::chain_rows::ChainRows;
@@ -83,6 +84,8 @@ pub(crate) struct ClientSession {
     pub(crate) replay_log: Mutex<ReplayLog>,
     /// Waiters for room in the replay log.
     room: WaitList,
+    /// Waiters for the answer to a change of data that is being replayed.
+    replayed: WaitList,
     /// Data of some file was lost: writes ask whether it is theirs.
     failed: AtomicBool,
     /// Boot verifier of the run of the server whose transactions are counted here.
@@ -141,6 +144,7 @@ impl ClientSession {
             opens: ClientOpens::default(),
             replay_log: Mutex::new(ReplayLog::new(budget)),
             room: WaitList::default(),
+            replayed: WaitList::default(),
             failed: AtomicBool::new(false),
             boot_verifier: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
@@ -374,6 +378,7 @@ impl ClientSession {
             }
             log.after_restart(survived);
         });
+        self.on_replay_end();
     }
 
     /// Forgets changes of a file's data that are not known to be durable, because others may change
@@ -464,6 +469,7 @@ impl ClientSession {
             log.clear();
             lost
         });
+        self.on_replay_end();
         self.end.wake();
         tracing::error!(
             event = event::SESSION_LOST,

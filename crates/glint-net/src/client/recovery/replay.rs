@@ -110,10 +110,7 @@ impl Connection {
             }
         }
         loop {
-            let Some(change) = self.session.replay_log.lock().unreplayed().ost.front().cloned()
-            else {
-                break;
-            };
+            let Some(change) = self.session.replay_log.lock().begin_replay() else { break };
             let (ost, object) = change.object;
             let frame = change.frame;
             let reply = self.ask_again(writer, reader, frame, change.retry, &mut patience, retries);
@@ -133,14 +130,18 @@ impl Connection {
             if is_over() {
                 return Err(NetError::Closed);
             }
-            // The write has left the log if its lock was returned meanwhile.
+            log.end_replay();
+            // The write has left the log if its lock was returned while it rested after a failure.
             let is_there = |first: &UncommittedWrite| first.object == (ost, object);
-            if log.unreplayed().ost.front().is_some_and(is_there)
-                && let (Some(change), Some(transaction)) =
-                    (log.unreplayed().ost.pop_front(), logged)
-            {
-                log.keep_write(transaction, change);
+            let change = match log.unreplayed().ost.front().is_some_and(is_there) {
+                true => log.unreplayed().ost.pop_front(),
+                false => None,
+            };
+            match change.zip(logged) {
+                Some((change, transaction)) => log.keep_write(transaction, change),
+                None => drop(log),
             }
+            self.session.on_replay_end();
         }
         Ok(())
     }
@@ -200,11 +201,15 @@ impl Connection {
             };
             let number = retries.next();
             renumber(&mut frame.head, number)?;
+            if object.is_some() {
+                self.session.replay_log.lock().end_replay();
+                self.session.on_replay_end();
+            }
+            host::sleep(failing.rests_until.saturating_duration_since(now)).await;
             // Where the lock on an object was returned meanwhile, it is not written any more.
             if !self.session.replay_log.lock().note_retry(object, number) {
                 return Ok(reply);
             }
-            host::sleep(failing.rests_until.saturating_duration_since(now)).await;
         }
     }
 

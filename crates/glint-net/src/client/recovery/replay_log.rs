@@ -7,6 +7,8 @@
 //!   answered. What is durable must leave, too: others may have changed the same data since, and
 //!   it would be written over theirs.
 //! - Requests are given back in the order in which they were executed.
+//! - A change that is being replayed leaves here only with its answer: until then its server may make
+//!   it at any time.
 //! - Requests to an MDS and changes of data have room of their own: a disk with objects that
 //!   stands still holds up nobody who has nothing for it.
 
@@ -69,6 +71,8 @@ pub(crate) struct ReplayLog {
     /// Requests to be replayed. Each leaves when it is answered; its transaction number is no
     /// longer valid.
     to_replay: ToReplay,
+    /// The first change of data of these was sent, and has no answer.
+    is_first_sent: bool,
     /// Files of which acknowledged data could not be written again, and why, until they are asked
     /// for.
     failed: BTreeMap<Ino, Errno>,
@@ -95,6 +99,7 @@ impl ReplayLog {
             ost: BTreeMap::new(),
             of_objects: BTreeSet::new(),
             to_replay: ToReplay::default(),
+            is_first_sent: false,
             failed: BTreeMap::new(),
             bytes: [0; 2],
             waits: None,
@@ -263,6 +268,8 @@ impl ReplayLog {
     /// A server has started again. What did not survive has to be sent again.
     pub(crate) fn after_restart(&mut self, survived: Survived) {
         let again = std::mem::take(&mut self.to_replay);
+        // The last run took it with it, if it had it.
+        self.is_first_sent = false;
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.of_objects.clear();
@@ -281,13 +288,32 @@ impl ReplayLog {
         &mut self.to_replay
     }
 
-    /// The first one that is to be replayed, a change of `object` or else a request to an MDS, is sent
-    /// again under this number. Returns whether it is still there.
+    /// The first change of data that is to be replayed: it is sent now.
+    pub(crate) fn begin_replay(&mut self) -> Option<UncommittedWrite> {
+        let first = self.to_replay.ost.front().cloned();
+        self.is_first_sent = first.is_some();
+        first
+    }
+
+    /// That change is answered.
+    pub(crate) fn end_replay(&mut self) {
+        self.is_first_sent = false;
+    }
+
+    /// Whether the server may make a change of a file that is being replayed.
+    pub(crate) fn is_replaying(&self, ino: Ino) -> bool {
+        let first = self.to_replay.ost.front().filter(|_| self.is_first_sent);
+        first.is_some_and(|first| first.object.1.ino == ino)
+    }
+
+    /// The first one that is to be replayed, a change of `object` or else a request to an MDS, is
+    /// sent again now under this number. Returns whether it is still there.
     pub(crate) fn note_retry(&mut self, object: Option<Object>, number: (u16, u64)) -> bool {
         let ToReplay { mds, ost } = &mut self.to_replay;
         let retry = match object {
             Some(object) => {
                 let first = ost.front_mut().filter(|change| change.object == object);
+                self.is_first_sent = first.is_some();
                 first.map(|change| &mut change.retry)
             }
             None => mds.front_mut().map(|request| &mut request.retry),
@@ -334,12 +360,15 @@ impl ReplayLog {
     }
 
     /// Forgets changes of a file's data, because others may change it from now on: those on the
-    /// targets that are `meant`. Returns them, with their transactions in this run, if any.
+    /// targets that are `meant`, but for one that is being replayed. Returns them, with their
+    /// transactions in this run, if any.
     pub(crate) fn abandon(&mut self, ino: Ino, meant: impl Fn(u16) -> bool) -> Vec<GivenUpWrite> {
         let is_left = |(ost, object): &Object| object.ino != ino || !meant(*ost);
-        let again = std::mem::take(&mut self.to_replay.ost).into_iter();
-        let (left, again): (VecDeque<_>, VecDeque<_>) = again.partition(|one| is_left(&one.object));
-        self.to_replay.ost = left;
+        let mut again = std::mem::take(&mut self.to_replay.ost);
+        let sent = if self.is_first_sent { again.pop_front() } else { None };
+        let (left, again): (VecDeque<_>, VecDeque<_>) =
+            again.into_iter().partition(|one| is_left(&one.object));
+        self.to_replay.ost = sent.into_iter().chain(left).collect();
         let mut abandoned: Vec<_> = again.into_iter().map(|change| (None, change)).collect();
         for (ost, object) in self.objects_of(ino).into_iter().filter(|object| !is_left(object)) {
             let of_it = self.of_objects.range((object, ost, 0)..=(object, ost, u64::MAX));
@@ -458,6 +487,7 @@ mod tests {
         assert_eq!(log.objects_of(Ino(7)), [ours]);
         assert!(log.note_retry(Some(ours), (64, 1)) && !log.note_retry(Some(others), (64, 2)));
         log.add_ost(1, change(ours, vec![3]));
+        log.end_replay();
         let of = |(transaction, change): (_, UncommittedWrite)| (transaction, change.frame.head[0]);
         let abandoned = log.abandon(Ino(7), |_| true).into_iter().map(of);
         assert_eq!(abandoned.collect::<Vec<_>>(), [(None, 1), (Some(1), 3)]);
@@ -469,6 +499,35 @@ mod tests {
         assert_eq!(log.unreplayed().ost[0].retry, None);
         log.clear();
         assert!(log.unreplayed().ost.is_empty());
+    }
+
+    #[test]
+    fn a_change_that_is_being_replayed_leaves_only_with_its_answer() {
+        let mut log = log();
+        let (ours, others) = (object(1, 7), object(1, 8));
+        for (n, of) in [(1, ours), (2, ours), (3, others), (4, ours)] {
+            log.add_ost(n.into(), change(of, vec![n]));
+        }
+        log.after_restart(Survived { mds: 0, ost: 0 });
+        let first = |change: Option<UncommittedWrite>| change.map(|change| change.frame.head[0]);
+        assert!(!log.is_replaying(Ino(7)));
+        assert_eq!(first(log.begin_replay()), Some(1));
+        assert!(log.is_replaying(Ino(7)) && !log.is_replaying(Ino(8)));
+        assert_eq!(log.abandon(Ino(7), |_| true).len(), 2);
+        assert_eq!((first_bytes(log.unreplayed()), log.is_replaying(Ino(7))), (vec![1, 3], true));
+        // Another connection sends it under the same number, and this one is told that it failed.
+        assert_eq!(first(log.begin_replay()), Some(1));
+        log.end_replay();
+        assert!(!log.is_replaying(Ino(7)));
+        assert!(log.note_retry(Some(ours), (64, 1)) && log.is_replaying(Ino(7)));
+        log.end_replay();
+        assert_eq!(log.abandon(Ino(7), |_| true).len(), 1);
+        assert!(!log.note_retry(Some(ours), (64, 2)), "it is not sent any more");
+        // A run that has ended makes nothing.
+        assert_eq!(first(log.begin_replay()), Some(3));
+        log.after_restart(Survived { mds: 0, ost: 0 });
+        assert!(!log.is_replaying(Ino(8)));
+        assert_eq!(log.abandon(Ino(8), |_| true).len(), 1);
     }
 
     #[test]

@@ -30,7 +30,7 @@
 //! A change that a server in this process makes again is a task of its own
 //! ([`InProcess`](crate::InProcess)): it is noted until it is over, whoever waits for it.
 //!
-//! Not noted any more is a request whose thread ends with its runtime while others of this client go
+//! Not noted any more is a change whose thread ends with its runtime while others of this client go
 //! on: its connection is closed, and the server may execute what it has received by then.
 
 use crate::client::chain_rows::ChainRows;

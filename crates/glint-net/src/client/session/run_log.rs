@@ -39,6 +39,11 @@ impl RunLog<'_> {
         self.log.unreplayed()
     }
 
+    /// The change of data that is being replayed is answered.
+    pub(crate) fn end_replay(&mut self) {
+        self.log.end_replay();
+    }
+
     /// Whether a change that was answered is to be made anew, because its chain has another head,
     /// which may be sent older changes after it.
     pub(crate) fn is_overtaken(&self, frame: &[u8]) -> bool {

@@ -53,7 +53,7 @@ fn a_server_of_another_file_system_does_not_end_a_session() {
     assert_eq!(hear(anew), (true, 9, 1));
 }
 
-fn session(oss_of: Option<&ClientIdentity>) -> Arc<ClientSession> {
+pub(super) fn session(oss_of: Option<&ClientIdentity>) -> Arc<ClientSession> {
     let address = Address::parse("127.0.0.1:1");
     let options = RemoteOptions { address, mount_point: "/here".into() };
     // Of an OSS no run is known in the beginning.
@@ -138,7 +138,7 @@ fn each_eviction_counts_at_an_oss_in_one_run_of_it() {
     assert_eq!(connect(6, true), 3);
 }
 
-fn log_write(session: &ClientSession, transaction: u64, change: UncommittedWrite) {
+pub(super) fn log_write(session: &ClientSession, transaction: u64, change: UncommittedWrite) {
     let run = session.boot_verifier.load(Ordering::Acquire);
     session.log_of_run(run).unwrap().keep_write(transaction, change);
 }
