@@ -36,7 +36,8 @@ fn work_measures_all_rows_and_counts_their_requests() {
     let world = World::new();
     let (stage, report) = (world.path("stage"), world.path("report"));
     fs::create_dir(&stage).unwrap();
-    let output = run(&mut work(&["--data", text(&stage), "--report", text(&report)]));
+    let places = ["--null", "--data", text(&stage), "--report", text(&report)];
+    let output = run(&mut work(&places));
     let lines = lines(&output);
     assert_eq!(lines.len(), 18);
     for line in &lines {
@@ -47,6 +48,12 @@ fn work_measures_all_rows_and_counts_their_requests() {
         let is_aimed = !line["row"].as_str().unwrap().starts_with("turns");
         assert_eq!(line["ratio_reach"].is_number(), is_aimed, "{line}");
         assert_eq!(line["is_reached"].is_boolean(), is_aimed, "{line}");
+        // A null mount has the names and sizes of the trees, but no data.
+        let needs_data = !is_aimed || line["row"] == "git-status";
+        let null_mount = line["null_mount_per_s"].as_f64();
+        assert_eq!(null_mount.is_none(), needs_data, "{line}");
+        assert!(null_mount.is_none_or(|per_s| per_s > 0.0), "{line}");
+        assert_eq!(line["to_null_mount"].is_number(), !needs_data, "{line}");
     }
     let of = |row: &str| lines.iter().find(|line| line["row"] == row).unwrap();
     // Every file has data that the server was asked for, and was listed, not asked for.
@@ -63,6 +70,7 @@ fn work_measures_all_rows_and_counts_their_requests() {
     let said = fs::read_to_string(report.join("work.md")).unwrap();
     for part in [
         "| row | what |",
+        "| ratio | reach | null mount | to null | requests |",
         "| git-status | git status |",
         "| row | programs | mount | server |",
         "Again with `glint bench work",
@@ -80,7 +88,9 @@ fn work_takes_turns_between_mount_options() {
     let world = World::new();
     let stage = world.path("stage");
     fs::create_dir(&stage).unwrap();
+    let report = world.path("report");
     let options = ["-o", "prefetch=on", "-o", "prefetch=off", "cat", "--data", text(&stage)];
+    let options = [&options[..], &["--report", text(&report)]].concat();
     let lines = lines(&run(&mut work(&options)));
     let options: Vec<_> = lines.iter().map(|line| line["options"].as_str().unwrap()).collect();
     assert_eq!(options, ["prefetch=on", "prefetch=off"]);
@@ -88,6 +98,10 @@ fn work_takes_turns_between_mount_options() {
     assert!(requests(&lines[0]) <= requests(&lines[1]), "{lines:?}");
     // An open and a read for each file.
     assert!(requests(&lines[1]) >= 1.0, "{lines:?}");
+    // Without `--null` there is no such mount, and no column of it.
+    assert!(lines.iter().all(|line| line["null_mount_per_s"].is_null()), "{lines:?}");
+    let said = fs::read_to_string(report.join("work.md")).unwrap();
+    assert!(said.contains("| ratio | reach | requests | reach | voluntary |"), "{said}");
 }
 
 #[test]
@@ -99,8 +113,9 @@ fn work_is_done_in_a_directory_that_is_mounted_afresh() {
     fs::create_dir(&local).unwrap();
     let remount = format!("echo \"$TARGET\" >> '{}'", text(&log).replace('\'', "'\\''"));
     let places = ["--target", text(&mnt), "--against", text(&local), "--remount", &remount];
-    let lines = lines(&run(work(&places).args(["find", "diff", "smallfile-1"])));
+    let lines = lines(&run(work(&places).args(["find", "diff", "smallfile-1", "--null"])));
     assert_eq!(lines.len(), 3);
+    assert!(lines.iter().all(|line| line["to_null_mount"].is_number()), "{lines:?}");
     assert!(lines.iter().all(|line| line["requests"].is_null()), "{lines:?}");
     // Whose mount it is nobody knows: programs are counted only.
     let switches = |line: &Value| line["switches"].as_object().map_or(0, Map::len);

@@ -140,6 +140,14 @@ impl Stage {
         self.mounted(name, at, command)
     }
 
+    /// Runs `glint bench null-mount` with the names and sizes of all files in `like`.
+    pub(crate) fn mount_null_like(&mut self, name: &str, like: &Path) -> Result<PathBuf, String> {
+        let at = self.path(name)?;
+        let mut command = Command::new(program::path("glint"));
+        command.args(["bench", "null-mount"]).arg(&at).arg("--like").arg(like);
+        self.mounted(name, at, command)
+    }
+
     /// Runs `glint mount`, or with `pages` one whose client counts dirty pages to decide what to
     /// send.
     pub(crate) fn mount_remote(

@@ -9,7 +9,7 @@ use super::tree::{FileTree, Half};
 use crate::sample::Sample;
 use crate::unwritten::Unwritten;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::time::Instant;
@@ -102,6 +102,14 @@ impl Volume {
     pub(crate) fn after(mut self, unwritten: &Unwritten) -> Volume {
         self.unwritten = unwritten.clone();
         self
+    }
+
+    /// The same trees at `top`, where they are already, with zeros as data of all files.
+    pub(crate) fn of_zeros(&self, top: PathBuf) -> Volume {
+        let Volume { workload, contents, size, .. } = *self;
+        let tree = FileTree::new(top, workload.files);
+        let noise = vec![0; self.noise.len()];
+        Volume { tree, workload, unwritten: self.unwritten.clone(), contents, size, noise }
     }
 
     /// Where it is.

@@ -7,6 +7,7 @@ use crate::experiments::report::{Plot, Report, aligned};
 use crate::sample::ratio;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// A row of one setup.
 struct Line<'a> {
@@ -14,12 +15,18 @@ struct Line<'a> {
     /// The least ratio that is aimed at.
     reach: Option<f64>,
     local: f64,
+    /// Of the null mount, if it was done there.
+    null: Option<f64>,
     own: &'a RowFigures,
 }
 
 impl Line<'_> {
     fn ratio(&self) -> f64 {
         ratio(self.own.per_s(), self.local)
+    }
+
+    fn to_null(&self) -> Option<f64> {
+        self.null.map(|null| ratio(self.own.per_s(), null))
     }
 
     /// Requests for each unit and what is aimed at, if both are known.
@@ -53,6 +60,8 @@ impl Line<'_> {
             format!("{:.0}", self.own.per_s()),
             format!("{:.2}", self.ratio()),
             self.reach.map_or("-".into(), |reach| format!(">= {reach:.2}")),
+            self.null.map_or("-".into(), |null| format!("{null:.0}")),
+            self.to_null().map_or("-".into(), |ratio| format!("{ratio:.2}")),
             requests,
             self.requests().map_or("-".into(), |(_, reach)| format!("<= {reach}")),
             format!("{voluntary:.2}"),
@@ -74,6 +83,7 @@ impl Line<'_> {
             "unit": unit.rate(), "per_s": self.own.per_s().round(),
             "local_per_s": self.local.round(), "ratio": self.ratio(),
             "ratio_reach": self.reach,
+            "null_mount_per_s": self.null.map(f64::round), "to_null_mount": self.to_null(),
             "requests": self.own.requests().map(rounded),
             "requests_each": unit.each(), "requests_reach": self.row.requests,
             "requests_by_op": self.own.by_op, "switches": switches, "is_reached": self.is_reached(),
@@ -86,19 +96,24 @@ fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-const TITLES: [&str; 11] = [
+const TITLES: [&str; 13] = [
     "row",
     "what",
     "local",
     "mounted",
     "ratio",
     "reach",
+    "null mount",
+    "to null",
     "requests",
     "reach",
     "voluntary",
     "involuntary",
     "reached",
 ];
+
+/// The columns that are there with a null mount only.
+const NULL_COLUMNS: Range<usize> = 6..8;
 
 /// Figures, and the rows that they are of.
 pub(super) struct Described<'a> {
@@ -116,12 +131,13 @@ impl Described<'_> {
     fn lines(&self, setup: usize) -> Vec<Line<'_>> {
         let own = &self.figures.mounted[setup];
         let options = &self.figures.setups[setup];
-        let rows = self.rows.iter().zip(&self.figures.local).zip(own);
-        let line = |((row, local), own): ((&&'static WorkRow, &RowFigures), _)| {
+        let line = |(index, own): (usize, _)| {
+            let row = self.rows[index];
             let reach = row.reach(self.is_up, options);
-            Line { row, reach, local: local.per_s(), own }
+            let null = self.figures.null.as_ref().and_then(|null| null[index].per_s_if_done());
+            Line { row, reach, local: self.figures.local[index].per_s(), null, own }
         };
-        rows.map(line).collect()
+        own.iter().enumerate().map(line).collect()
     }
 
     /// The setups, with what their tables are called.
@@ -138,7 +154,12 @@ impl Described<'_> {
     fn table(&self, setup: usize) -> Vec<Vec<String>> {
         let titles = TITLES.iter().map(|title| (*title).to_owned()).collect();
         let lines = self.lines(setup);
-        std::iter::once(titles).chain(lines.iter().map(Line::cells)).collect()
+        let mut table: Vec<Vec<_>> =
+            std::iter::once(titles).chain(lines.iter().map(Line::cells)).collect();
+        if self.figures.null.is_none() {
+            table.iter_mut().for_each(|cells| drop(cells.drain(NULL_COLUMNS)));
+        }
+        table
     }
 
     /// Lines of JSON.
@@ -168,16 +189,24 @@ impl Described<'_> {
         let name = if self.is_up { "work-up" } else { "work" };
         let mut out = Report::new(name, "Work on trees that somebody else made");
         let how = if self.is_up { "Server and mount are one process, `glint up`. " } else { "" };
+        let null = match self.figures.null {
+            Some(_) => {
+                "*null mount* has it, too: mounted afresh as well, it answers from memory, with \
+                 the same names and sizes and zeros as data; *to null* is the ratio of *mounted* \
+                 to it. "
+            }
+            None => "",
+        };
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         out.say(&format!(
             "What users do with trees that another client made: each row after a fresh mount, in \
              turns with the local file system, whose caches are warm, as those of the server are. \
-             Medians of {} measured rounds. {how}*mounted* has the unit of *local*; requests are \
-             those that the server received from the start of the work to the end of the mount; \
-             voluntary and involuntary context switches are those of programs, mount and server \
-             from the start of the work to its end, for each file, 4 MiB or read, too. {cores} \
-             cores, Linux {kernel}. Again with `{command}`.",
+             Medians of {} measured rounds. {how}*mounted* has the unit of *local*. {null}Requests \
+             are those that the server received from the start of the work to the end of the \
+             mount; voluntary and involuntary context switches are those of programs, mount and \
+             server from the start of the work to its end, for each file, 4 MiB or read, too. \
+             {cores} cores, Linux {kernel}. Again with `{command}`.",
             self.rounds
         ));
         for (setup, name) in self.setups() {

@@ -91,6 +91,28 @@ impl Place {
     }
 }
 
+/// All places where rows are done.
+pub(super) struct WorkPlaces {
+    /// On the mount that is measured.
+    pub mounted: Place,
+    /// A null mount with the names and sizes of `local`, if it is asked for.
+    pub null: Option<Place>,
+    /// With which others are compared.
+    pub local: Place,
+}
+
+impl WorkPlaces {
+    /// The null mount shows what was made at `local`, with zeros as data.
+    pub(super) fn show_null(&mut self) {
+        let Some(null) = &mut self.null else { return };
+        for (threads, volume) in &self.local.volumes {
+            if let Ok(below) = volume.top().strip_prefix(&self.local.base) {
+                null.volumes.push((*threads, volume.of_zeros(null.base.join(below))));
+            }
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         if self.is_removed {

@@ -1,7 +1,8 @@
-//! Rounds: each row on the local file system, then on each setup after a fresh mount.
+//! Rounds: each row on the local file system, on a null mount if that is asked for, then on each
+//! setup; after a fresh mount wherever there is one.
 
 use super::commands::{self, FioEnd};
-use super::material::{LARGE, Lists, Material, Place, REPOSITORY};
+use super::material::{LARGE, Lists, Material, Place, REPOSITORY, WorkPlaces};
 use super::rows::{Job, REQUEST, WorkRow};
 use super::switches::{SwitchCount, SwitchWatch, Switcher};
 use super::turns::TreeTurns;
@@ -16,6 +17,8 @@ use std::time::Instant;
 
 /// Where the mounts of an own file system are, in the stage: most rows have the first one only.
 pub(super) const MOUNTS: [&str; 2] = ["mnt", "mnt-2"];
+/// Where the null mount is.
+pub(super) const NULL_MOUNT: &str = "null";
 /// One thing that git says of a repository in which nothing has changed: nothing.
 const GIT_STATUS: &str = "test -z \"$(git status --porcelain)\"";
 
@@ -37,6 +40,8 @@ pub(super) enum WorkMounts<'a> {
     },
     /// A directory of any file system.
     Other {
+        /// Where the null mount is.
+        stage: &'a mut Stage,
         /// Command that mounts it afresh.
         remount: Option<String>,
     },
@@ -70,6 +75,11 @@ impl RowFigures {
         median(self.rates.clone())
     }
 
+    /// The same of a row that may have been left out.
+    pub(super) fn per_s_if_done(&self) -> Option<f64> {
+        (!self.rates.is_empty()).then(|| self.per_s())
+    }
+
     /// Requests for each unit, the median of the rounds, if they were counted.
     pub(super) fn requests(&self) -> Option<f64> {
         (!self.requests.is_empty()).then(|| median(self.requests.clone()))
@@ -96,11 +106,19 @@ pub(super) struct WorkFigures {
     pub setups: Vec<String>,
     /// Of each row, of the local file system.
     pub local: Vec<RowFigures>,
+    /// Of each row, of the null mount, if there is one.
+    pub null: Option<Vec<RowFigures>>,
     /// Of each setup, of each row.
     pub mounted: Vec<Vec<RowFigures>>,
 }
 
 impl WorkMounts<'_> {
+    fn stage(&mut self) -> &mut Stage {
+        match self {
+            WorkMounts::Own { stage, .. } | WorkMounts::Other { stage, .. } => stage,
+        }
+    }
+
     /// Names of the setups: the options of the mounts.
     fn setups(&self) -> Vec<String> {
         match self {
@@ -130,7 +148,7 @@ impl WorkMounts<'_> {
                     served.requests().map(Some)
                 }
             },
-            WorkMounts::Other { remount } => {
+            WorkMounts::Other { remount, .. } => {
                 let parent = place.base.parent().unwrap_or(Path::new("/"));
                 let target = [("TARGET", parent)];
                 if let Some(command) = remount {
@@ -170,19 +188,20 @@ impl WorkMounts<'_> {
     }
 }
 
-/// Makes what the rows need at both places, and leaves it to the servers and the disk.
+/// Makes what the rows need at all places, and leaves it to the servers and the disk.
 pub(super) fn prepare(
     material: &Material,
     mounts: &mut WorkMounts<'_>,
-    (place, local): (&mut Place, &mut Place),
+    places: &mut WorkPlaces,
     asked: Asked<'_>,
 ) -> Result<(), String> {
     let start = Instant::now();
     eprintln!("making the files: local");
-    material.make(local, asked)?;
+    material.make(&mut places.local, asked)?;
+    places.show_null();
     eprintln!("making the files: mounted");
-    let before = mounts.mount(0, 1, place, asked)?;
-    material.make(place, asked)?;
+    let before = mounts.mount(0, 1, &places.mounted, asked)?;
+    material.make(&mut places.mounted, asked)?;
     mounts.unmount(before)?;
     rustix::fs::sync();
     eprintln!("  {:.0} s", start.elapsed().as_secs_f64());
@@ -195,14 +214,15 @@ pub(super) fn rounds(
     rows: &[&WorkRow],
     rounds: u64,
     mounts: &mut WorkMounts<'_>,
-    (place, local): (&mut Place, &mut Place),
+    places: &mut WorkPlaces,
     lists: &Lists,
     asked: Asked<'_>,
 ) -> Result<WorkFigures, String> {
     let setups = mounts.setups();
     let none = || rows.iter().map(|_| RowFigures::default()).collect::<Vec<_>>();
     let mounted = setups.iter().map(|_| none()).collect();
-    let mut all = WorkFigures { setups, local: none(), mounted };
+    let null = places.null.is_some().then(none);
+    let mut all = WorkFigures { setups, local: none(), null, mounted };
     let mut left = String::new();
     for round in 0..=rounds {
         let start = Instant::now();
@@ -213,12 +233,22 @@ pub(super) fn rounds(
         for (index, row) in rows.iter().enumerate() {
             let is_first = round == 0;
             let named = |why: String| if asked() { "interrupted".into() } else { why };
+            let since = |from: Instant| format!("{:.1} s", from.elapsed().as_secs_f64());
             let from = Instant::now();
-            let done = one(row, local, lists, is_first, asked).map_err(named)?;
-            let mut took = vec![from.elapsed().as_secs_f64()];
+            let done = one(row, &mut places.local, lists, is_first, asked).map_err(named)?;
+            let mut took = vec![format!("{} local", since(from))];
             if !is_first {
                 all.local[index].rates.push(done.per_s);
             }
+            let from = Instant::now();
+            let done = on_null(row, mounts, places, lists, asked).map_err(named)?;
+            if let (Some(done), Some(null)) = (done, &mut all.null) {
+                took.push(format!("{} null mount", since(from)));
+                if !is_first {
+                    null[index].rates.push(done.per_s);
+                }
+            }
+            let place = &mut places.mounted;
             for (setup, figures) in all.mounted.iter_mut().enumerate() {
                 let from = Instant::now();
                 let before = mounts.mount(setup, row.job.mounts(), place, asked).map_err(named)?;
@@ -226,7 +256,7 @@ pub(super) fn rounds(
                 let done = one(row, place, lists, is_first, asked).map_err(named)?;
                 let switches = watch.end();
                 let counts = mounts.unmount(before).map_err(named)?;
-                took.push(from.elapsed().as_secs_f64());
+                took.push(since(from));
                 let figures = &mut figures[index];
                 if let Some(counts) = counts.filter(|_| !is_first) {
                     figures.requests.push(counts.values().sum::<u64>() as f64 / done.units);
@@ -238,15 +268,32 @@ pub(super) fn rounds(
                 }
             }
             if is_first {
-                let mounted: Vec<_> = took[1..].iter().map(|s| format!("{s:.1} s")).collect();
-                let mounted = mounted.join(", ");
-                eprintln!("  {}: {:.1} s local, {mounted} mounted", row.title, took[0]);
+                eprintln!("  {}: {} mounted", row.title, took.join(", "));
             }
         }
         let more = (rounds - round) as f64 * start.elapsed().as_secs_f64();
         left = format!(", {more:.0} s to go");
     }
     Ok(all)
+}
+
+/// Does a row on the null mount, if there is one and it can be done there.
+fn on_null(
+    row: &WorkRow,
+    mounts: &mut WorkMounts<'_>,
+    places: &mut WorkPlaces,
+    lists: &Lists,
+    asked: Asked<'_>,
+) -> Result<Option<Done>, String> {
+    let Some(null) = places.null.as_mut().filter(|_| !row.job.needs_data()) else {
+        return Ok(None);
+    };
+    mounts.stage().mount_null_like(NULL_MOUNT, &places.local.base)?;
+    // What IOR reads is not what it wrote.
+    let is_compared = false;
+    let done = one(row, null, lists, is_compared, asked)?;
+    mounts.stage().unmount(&null.base);
+    Ok(Some(done))
 }
 
 /// Does a row at one place.

@@ -17,7 +17,7 @@ use describe::Described;
 use glint::signals::Stop;
 use glint::size::parse as bytes;
 use glint::{CommandResult, say, say_part};
-use material::{Amounts, Material, Place};
+use material::{Amounts, Material, Place, WorkPlaces};
 use measure::WorkMounts;
 use rows::WorkRow;
 use std::path::PathBuf;
@@ -46,8 +46,16 @@ use std::time::Instant;
 /// they show how fast the file is read from then on. With --up no requests are counted: there is no
 /// network.
 ///
+/// With --null each row is done on a null mount, too, mounted afresh as the others are: another
+/// process answers through the same code from memory, with the same names and sizes and zeros as
+/// data. The ratio to it tells what Glint costs from what any such mount costs. Files that Glint
+/// gives to the kernel before it asks may make it larger than 1. On the null mount IOR compares
+/// nothing and smallfile compares with zeros; git-status and the turns need the data and are left
+/// out there.
+///
 ///   glint bench work                           # all rows
 ///   glint bench work cat diff -o prefetch=on -o prefetch=off
+///   glint bench work --null find cat smallfile-1 ior
 ///   glint bench work turns turns-files -o prefetch=on -o prefetch=off
 ///   glint bench work --up ior ior-opened randread-1 -o passthrough=off -o passthrough=on
 ///   glint bench work --report docs/reports --data /mnt/disk
@@ -69,6 +77,9 @@ pub(crate) struct Args {
     /// Server and mount in one process, as `glint up` is, instead of TCP.
     #[arg(long, conflicts_with = "target")]
     up: bool,
+    /// Compare with a null mount, too: one that answers from memory.
+    #[arg(long)]
+    null: bool,
     /// A directory of any file system, instead of an own server.
     #[arg(long, value_name = "DIR", requires = "against")]
     target: Option<PathBuf>,
@@ -133,6 +144,7 @@ fn again(args: &Args) -> String {
     let mut words = vec!["glint bench work".to_owned()];
     words.extend(args.rows.iter().cloned());
     words.extend(args.up.then(|| "--up".to_owned()));
+    words.extend(args.null.then(|| "--null".to_owned()));
     words.push(format!("--rounds {}", args.rounds));
     if args.files != FILES {
         words.push(format!("--files {}", args.files));
@@ -163,12 +175,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
     space::check(at, both, advice)?;
     let mut stage = Stage::apart(at)?;
     let lists = material.lists(&stage.path("lists")?)?;
-    let mut local = Place::local(stage.path("local")?);
-    let (mut place, mut mounts) = match args.target {
+    let local = Place::local(stage.path("local")?);
+    let null = args.null.then(|| stage.path(measure::NULL_MOUNT)).transpose()?;
+    let null = null.map(|at| Place::mounted(at, false));
+    let (mounted, mut mounts) = match args.target {
         Some(target) => {
             space::check(&target, bytes, advice)?;
             let base = target.join(format!("glint-work-{}", std::process::id()));
-            (Place::mounted(base, true), WorkMounts::Other { remount: args.remount })
+            let mounts = WorkMounts::Other { stage: &mut stage, remount: args.remount };
+            (Place::mounted(base, true), mounts)
         }
         None => {
             let served = match args.up {
@@ -182,9 +197,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
             (place, WorkMounts::Own { stage: &mut stage, served, options })
         }
     };
-    measure::prepare(&material, &mut mounts, (&mut place, &mut local), asked)?;
-    let places = (&mut place, &mut local);
-    let figures = measure::rounds(&rows, args.rounds, &mut mounts, places, &lists, asked)?;
+    let mut places = WorkPlaces { mounted, null, local };
+    measure::prepare(&material, &mut mounts, &mut places, asked)?;
+    let figures = measure::rounds(&rows, args.rounds, &mut mounts, &mut places, &lists, asked)?;
     eprintln!("all of it took {:.0} s", began.elapsed().as_secs_f64());
     let described =
         Described { rows: &rows, figures: &figures, rounds: args.rounds, is_up: args.up };
@@ -244,6 +259,7 @@ mod tests {
     fn the_command_of_a_report_does_the_same_again() {
         for (line, again) in [
             ("", "glint bench work --rounds 5"),
+            ("cat --null", "glint bench work cat --null --rounds 5"),
             (
                 "diff cat --up -o ro -o prefetch=off --rounds 2 --files 50 --large 16M",
                 "glint bench work diff cat --up --rounds 2 --files 50 --large 16777216 -o ro \

@@ -133,6 +133,11 @@ impl Job {
         }
     }
 
+    /// Whether it is about data that was written: a null mount has none.
+    pub(super) fn needs_data(self) -> bool {
+        matches!(self, Job::GitStatus | Job::Turns(_))
+    }
+
     /// Mounts of one file system that it needs.
     pub(super) fn mounts(self) -> usize {
         match self {
@@ -231,6 +236,13 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), ROWS.len(), "no name is there twice");
+    }
+
+    #[test]
+    fn git_and_mounts_that_tell_each_other_need_data() {
+        let need = ROWS.iter().filter(|row| row.job.needs_data());
+        let names: Vec<_> = need.map(|row| row.name).collect();
+        assert_eq!(names, ["git-status", "turns", "turns-files"]);
     }
 
     #[test]
