@@ -128,7 +128,8 @@ impl<T: Transport> Client<T> {
             };
             drop(state);
             let plan = ahead.plan(read.clone(), size, spread, stamp, plan, memory);
-            (plan, ahead.is_scattered(&read))
+            let is_scattered = ahead.is_scattered(&read, plan.is_in_sequence);
+            (plan, is_scattered)
         };
         let Plan { here, fetch, is_in_sequence } = plan;
         if is_in_sequence {
