@@ -425,9 +425,9 @@ impl<M: Transport> Durability for Cluster<M> {
             // Nobody else may ask for rows.
             let asking = self.until_rows(|| false);
             futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
+            // What was answered meanwhile is logged.
+            self.abandon_logged(ino).await;
         }
-        // What was answered meanwhile is logged.
-        self.abandon_logged(ino).await;
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {
