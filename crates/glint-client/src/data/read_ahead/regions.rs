@@ -57,8 +57,6 @@ pub(crate) struct Regions {
     doubt: u32,
     /// Counts plans.
     now: u64,
-    /// A block that was read, for the memory of the next one.
-    spare: Option<Arc<BlockAhead>>,
     /// Large reads that are part of no sequence.
     wide: WideReads,
 }
@@ -99,7 +97,7 @@ impl Regions {
         self.note_read(&read, size);
         let run = self.run(number);
         if !self.is_sequence(number, run) {
-            self.settle(size);
+            self.settle();
             return Plan { here, ..Plan::default() };
         }
         self.wide.note_sequence();
@@ -128,7 +126,7 @@ impl Regions {
                 fetch.extend(self.ask(next, span, size, memory));
             }
         }
-        self.settle(size);
+        self.settle();
         Plan { here, fetch, is_in_sequence: true }
     }
 
@@ -271,8 +269,7 @@ impl Regions {
     ) -> Option<Arc<BlockAhead>> {
         let start = number * REGION + pages.start * PAGE;
         let end = (number * REGION + pages.end * PAGE).min(size);
-        let buffer = self.spare.take().and_then(BlockAhead::into_buffer).unwrap_or_default();
-        let block = BlockAhead::coming_into(start, end - start, memory, buffer)?;
+        let block = BlockAhead::coming(start, end - start, memory)?;
         self.region(number).asked.insert(&pages);
         let (region, touched) = (number, self.now);
         self.blocks.push(RegionBlock { block: block.clone(), region, pages, touched });
@@ -295,13 +292,11 @@ impl Regions {
     }
 
     /// Drops what was read, and what nobody comes to.
-    fn settle(&mut self, size: u64) {
+    fn settle(&mut self) {
         for at in (0..self.blocks.len()).rev() {
             if self.unread(at) == 0 {
-                let held = self.blocks.swap_remove(at);
+                self.blocks.swap_remove(at);
                 self.doubt = self.doubt.saturating_sub(1);
-                // Behind the end nothing comes that it could be for.
-                self.spare = Some(held.block).filter(|block| block.end() < size);
             }
         }
         while self.blocks.len() > BLOCKS_MAX {

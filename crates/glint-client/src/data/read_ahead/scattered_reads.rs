@@ -10,6 +10,7 @@ use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::data::read_ahead::around::Around;
 use crate::data::read_ahead::page_bits::REGION;
+use crate::data::read_ahead::together::is_large_piece;
 use crate::data::read_ahead::{
     AHEAD_LATE, BlockAhead, BlockOnItsWay, PAGE, Regions, StoreLock, is_large,
 };
@@ -90,13 +91,11 @@ impl<T: Transport> Client<T> {
     }
 
     async fn fetch_window(&self, file: &OpenFile, window: Arc<BlockAhead>) {
-        let window = BlockOnItsWay(window);
-        let mut data = vec![0; window.0.len as usize];
-        let result = self.read_file(file, window.0.offset, &mut data).await;
-        window.0.fill(result.ok().map(|len| {
-            data.truncate(len);
-            data
-        }));
+        let (layout, window) = (self.layout_of_open(file), BlockOnItsWay(window));
+        match is_large_piece(&window.0, layout) {
+            true => self.fetch_pieces(file, layout, &[window]).await,
+            false => self.fetch_ahead(file, &window.0).await,
+        }
     }
 }
 

@@ -268,23 +268,3 @@ fn any_reads_in_any_order_are_planned() {
     }
     assert!(file.memory.used() <= memory::MAX);
 }
-
-#[test]
-fn a_block_that_was_read_gives_its_memory_to_the_next_one() {
-    let memory = ReadAheadMemory::default();
-    let mut regions = Regions::default();
-    let mut buffers = Vec::new();
-    for n in 0..32 {
-        let plan = regions.plan(&(n * MIB..(n + 1) * MIB), 64 * MIB, 0, 1, &memory);
-        for block in plan.fetch {
-            let data = block.room();
-            assert_eq!(data.len() as u64, block.len);
-            buffers.push(data.as_ptr());
-            block.fill(Some(data));
-        }
-    }
-    let count = buffers.len();
-    buffers.sort_unstable();
-    buffers.dedup();
-    assert!(buffers.len() <= 3 && count > 8, "{} of {count}", buffers.len());
-}
