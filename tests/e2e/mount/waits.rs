@@ -239,16 +239,19 @@ fn what_a_killed_program_has_changed_is_seen_when_it_is_done() {
         let port = free_port();
         let server = world.serve(port, &["--lease", "600"]);
         let (mount, a) = world.narrow_mount(port, "a", transport);
-        for directory in ["x", "y", "y/goes", "z", "z/moves"] {
+        for directory in ["w", "x", "y", "y/goes", "z", "z/moves"] {
             fs::create_dir(a.join(directory)).unwrap();
         }
+        fs::write(a.join("kept"), "").unwrap();
+        fs::hard_link(a.join("kept"), a.join("w/goes")).unwrap();
         assert!(!a.join("x/made").exists() && !a.join("there").exists());
         let links = |name: &str| fs::metadata(a.join(name)).unwrap().nlink();
-        assert_eq!(["x", "y", "z"].map(links), [2, 3, 3]);
+        assert_eq!(["kept", "x", "y", "z"].map(links), [2, 2, 3, 3]);
         server.halt(true);
         let calls = [
             "os.mkdir(a + '/x/made')",
             "os.rmdir(a + '/y/goes')",
+            "os.unlink(a + '/w/goes')",
             "os.rename(a + '/z/moves', a + '/there')",
         ];
         for call in calls {
@@ -259,10 +262,11 @@ fn what_a_killed_program_has_changed_is_seen_when_it_is_done() {
         server.halt(false);
         eventually("what was asked is done", || {
             let is_gone = |name: &str| !a.join(name).exists();
-            a.join("x/made").is_dir() && is_gone("y/goes") && is_gone("z/moves")
+            let gone = ["w/goes", "y/goes", "z/moves"];
+            a.join("x/made").is_dir() && gone.into_iter().all(is_gone)
         });
-        eventually("the directories are what was made of them", || {
-            ["x", "y", "z"].map(links) == [3, 2, 2]
+        eventually("links are what was made of them", || {
+            ["kept", "x", "y", "z"].map(links) == [1, 3, 2, 2]
         });
         mount.stop();
         server.stop();

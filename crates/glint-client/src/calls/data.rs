@@ -3,7 +3,7 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::read_ahead::{AHEAD_LATE, BlockAhead, BlockOnItsWay, Plan, Regions, is_slow};
+use crate::data::read_ahead::{AHEAD_LATE, BlockAhead, Plan, Regions, is_slow};
 use crate::vfs::{Caller, Handle, WriteHow, Writer};
 use futures_util::future::{Either, select};
 use glint_lock::held::Use;
@@ -128,7 +128,8 @@ impl<T: Transport> Client<T> {
             };
             drop(state);
             let plan = ahead.plan(read.clone(), size, spread, stamp, plan, memory);
-            (plan, ahead.is_scattered(&read))
+            let is_scattered = ahead.is_scattered(&read, plan.is_in_sequence);
+            (plan, is_scattered)
         };
         let Plan { here, fetch, is_in_sequence } = plan;
         if is_in_sequence {
@@ -187,11 +188,10 @@ impl<T: Transport> Client<T> {
         Ok(size)
     }
 
-    pub(crate) async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
-        let block = BlockOnItsWay(block);
-        let block = &block.0;
-        let mut data = block.room();
-        let result = self.read_file(&file, block.offset, &mut data).await;
+    /// Reads a block of an open file, which may lie in several objects.
+    pub(crate) async fn fetch_ahead(&self, file: &OpenFile, block: &BlockAhead) {
+        let mut data = vec![0; block.len as usize];
+        let result = self.read_file(file, block.offset, &mut data).await;
         block.fill(result.ok().map(|len| {
             data.truncate(len);
             data

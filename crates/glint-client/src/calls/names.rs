@@ -133,6 +133,7 @@ impl<T: Transport> Client<T> {
             return self.ask(caller, request).await.map(drop);
         }
         let child = self.child_to_lose(caller, parent, name).await;
+        let linked = self.linked_elsewhere(child);
         let mut inos = vec![parent];
         inos.extend(child);
         let update = self.cache.begin_update(&inos);
@@ -141,8 +142,26 @@ impl<T: Transport> Client<T> {
         let reply = self.ask_to_learn(caller, request, &mut asked).await?;
         update.learn_changed(&asked);
         self.cache.learn_removed(&reply);
+        self.forget_links(linked);
         self.cache.forget_name(parent, name, removed(&reply), asked.at);
         Ok(())
+    }
+
+    /// The inode that is about to lose a name, if it is known to have others. The kernel counts its
+    /// links down by itself, but not for a program that is killed meanwhile: see
+    /// [`forget_links`](Client::forget_links).
+    fn linked_elsewhere(&self, ino: Option<Ino>) -> Option<Ino> {
+        let inode = self.cache.find(ino?)?;
+        let state = inode.lock();
+        let is_linked = state.attributes().is_some_and(|attr| !attr.is_dir() && attr.nlink > 1);
+        is_linked.then_some(inode.ino)
+    }
+
+    /// Has the kernel ask for the attributes of an inode that lost one of its names.
+    fn forget_links(&self, ino: Option<Ino>) {
+        if let (Some(ino), Some(kernel)) = (ino, self.cache.kernel()) {
+            kernel.forget_attributes(ino);
+        }
     }
 
     /// The inode of a name that is about to go. If it is not known, the MDS is asked only while files
@@ -188,6 +207,7 @@ impl<T: Transport> Client<T> {
             true => None,
             false => self.child_to_lose(caller, new_parent, new_name).await,
         };
+        let linked = self.linked_elsewhere(replaced);
         let mut inos = vec![parent, new_parent];
         inos.extend(known.into_iter().flatten().chain(replaced));
         for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
@@ -201,6 +221,7 @@ impl<T: Transport> Client<T> {
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         update.learn_changed(&asked);
         self.cache.learn_removed(&reply);
+        self.forget_links(linked);
         let replaced = removed(&reply);
         // Else they may be two names of one file: nothing happens then, and both stay.
         let has_moved =

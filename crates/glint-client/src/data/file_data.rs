@@ -202,10 +202,13 @@ impl FileData {
         self.around.get_or_insert_with(|| Box::new(ReadAround::new(size, room)))
     }
 
-    /// Forgets a window that was fetched around a small read.
+    /// Forgets a window that was fetched around a read.
     pub(crate) fn forget_window(&mut self, window: &Arc<BlockAhead>) {
         if let Some(around) = &mut self.around {
             around.forget(window);
+        }
+        if let Some(regions) = &mut self.regions {
+            regions.forget_window(window);
         }
     }
 

@@ -150,12 +150,10 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EBUSY);
         }
         let is_held = || hold.is_held() && is_planned();
-        let check = || hold.check();
         let copied = async {
             if let Some(inode) = &inode {
-                self.flush_inode(inode).await?;
-                progress.made();
-                check()?;
+                progress.step(self.flush_inode(inode)).await?;
+                hold.check()?;
             }
             let attr = self.asked_attributes(ino).await?;
             let from = attr.layout;
@@ -166,7 +164,7 @@ impl<T: Transport> Client<T> {
             let size = objects.size;
             let left = match &mut ahead {
                 Some(ahead) if ahead.from == from => {
-                    self.ask_changed(ino, ahead).await?;
+                    progress.step(self.ask_changed(ino, ahead)).await?;
                     std::mem::take(&mut ahead.pending)
                 }
                 _ => FileRanges::all(),
@@ -177,17 +175,15 @@ impl<T: Transport> Client<T> {
                 to,
                 written: &written,
                 may_write: &is_held,
-                check: &check,
+                check: &|| hold.check(),
                 progress: &progress,
                 is_still: true,
             };
             self.copy_ranges(&copying, from, size, &left).await?;
-            self.truncate_objects(ino, to, size, &is_held).await?;
-            progress.made();
+            progress.step(self.truncate_objects(ino, to, size, &is_held)).await?;
             let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
-            self.set_objects_time(ino, to, mtime, &is_held).await?;
-            progress.made();
-            check()?;
+            progress.step(self.set_objects_time(ino, to, mtime, &is_held)).await?;
+            hold.check()?;
             self.sync_objects(ino, to).await.map(|()| from)
         };
         // An OST that does not answer is not waited for while others wait for the lock, nor for

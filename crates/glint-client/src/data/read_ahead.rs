@@ -17,9 +17,10 @@ mod memory;
 mod page_bits;
 mod region;
 mod regions;
-mod small_reads;
+mod scattered_reads;
 mod storing;
 mod together;
+mod wide;
 
 pub(crate) use around::ReadAround;
 pub(crate) use block::{BlockAhead, BlockOnItsWay};
@@ -30,6 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 pub(crate) use storing::StoreLock;
+use wide::WIDE_MIN;
 
 /// Time that any read may take, and time for each byte on top of that: 500 MB/s.
 const PATIENCE: Duration = Duration::from_micros(300);
@@ -62,6 +64,16 @@ pub(crate) const AHEAD_LATE: Duration = Duration::from_secs(2);
 /// Whether a read has taken so long that it is worth to foresee the next one.
 pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
     took > PATIENCE + BYTE * bytes as u32
+}
+
+/// Whether few bytes are read.
+fn is_small(read: &Range<u64>) -> bool {
+    read.end - read.start <= SMALL
+}
+
+/// Whether so many bytes are read that all of their region may be worth it.
+fn is_large(read: &Range<u64>) -> bool {
+    read.end - read.start >= WIDE_MIN
 }
 
 /// Reads of an open file, and what is read ahead of them.
@@ -124,11 +136,11 @@ impl ReadAhead {
         self.size = Some((stamp, size));
     }
 
-    /// Whether a read that was just planned is small, and neither part of a pattern nor the file's
-    /// begin.
-    pub(crate) fn is_scattered(&self, read: &Range<u64>) -> bool {
-        let is_small = read.end - read.start <= SMALL;
-        is_small && self.run == *read && self.repeats == 0 && read.start > 0
+    /// Whether a read that was just planned is small or large, and neither part of a pattern nor the
+    /// file's begin; a large one is not if it is part of a sequence of all who read the file.
+    pub(crate) fn is_scattered(&self, read: &Range<u64>, is_in_sequence: bool) -> bool {
+        let has_window = is_small(read) || (is_large(read) && !is_in_sequence);
+        has_window && self.run == *read && self.repeats == 0 && read.start > 0
     }
 
     /// How far to read ahead at least; 0 where it does not pay.
@@ -396,8 +408,8 @@ mod tests {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let at = at % (SIZE - BLOCK);
             let (fetch, _) = read(&mut ahead, at, PAGE, 1);
-            assert!(fetch.is_empty() && ahead.is_scattered(&(at..at + PAGE)));
-            assert!(!ahead.is_scattered(&(at..at + 65536)));
+            assert!(fetch.is_empty() && ahead.is_scattered(&(at..at + PAGE), false));
+            assert!(!ahead.is_scattered(&(at..at + 65536), false));
         }
     }
 

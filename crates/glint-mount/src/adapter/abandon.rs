@@ -70,16 +70,13 @@ impl<F: Vfs> Adapter<F> {
         let node = self.ino(header.nodeid);
         // A second inode is named first by the fixed part.
         let second = || u64::read_from_prefix(fixed).ok().map(|(other, _)| self.ino(other));
-        let first_name = || name(buffer).ok();
         let mut names = Vec::new();
         match opcode {
             Opcode::Unlink | Opcode::Rmdir => {
-                names.extend(first_name().map(|(gone, _)| (node, gone.to_vec())));
+                names.extend(name(buffer).ok().map(|(gone, _)| (node, gone.to_vec())));
             }
             Opcode::Rename | Opcode::Rename2 => {
-                let (Some((from, rest)), Some(directory)) = (first_name(), second()) else {
-                    return;
-                };
+                let (Ok((from, rest)), Some(directory)) = (name(buffer), second()) else { return };
                 names.push((node, from.to_vec()));
                 names.extend(name(rest).ok().map(|(to, _)| (directory, to.to_vec())));
                 kernel.forget_attributes(directory);

@@ -428,9 +428,9 @@ impl<M: Transport> Durability for Cluster<M> {
             );
             // Apart from the state of each return: it is rare, and has much more.
             Box::pin(self.until_not_resent(ino)).await;
+            // What was answered meanwhile is logged.
+            self.abandon_logged(ino).await;
         }
-        // What was answered meanwhile is logged.
-        self.abandon_logged(ino).await;
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {

@@ -12,7 +12,7 @@
 //!   replies are forgotten, so it might be executed twice.
 
 pub(crate) mod checking;
-mod parts;
+mod object_reads;
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
@@ -21,14 +21,13 @@ use crate::client::lease;
 use crate::client::link::{Link, PATIENCE};
 use crate::client::opens::ClosingGuard;
 use crate::client::recovery::replay_budget::ReplayBudget;
-use crate::client::remote::parts::parts_of;
 use crate::client::session::ClientSession;
 use crate::client::session::hello::{hello_of, welcome_of};
 use crate::client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
     PeerRequests, ServerStatistics, Transport,
 };
-use crate::transport::framing::ReceivedBulk;
+use crate::transport::framing::{LARGE_BYTES, ReceivedBulk};
 use crate::transport::stream::Address;
 use crate::{NetError, host};
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
@@ -222,6 +221,18 @@ impl Remote {
         self.connection()?.call(request, bulk, is_held).await
     }
 
+    /// What an OST has answered.
+    fn ost_reply(&self, reply: Reply) -> FsResult<OstReply> {
+        match reply {
+            Reply::Ost { reply, .. } => reply,
+            Reply::ChainMoved(row) => {
+                self.session.learn_row(row);
+                Err(Errno::EREMCHG)
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
     /// A call that is EIO if `is_held` is not true any more when it could be sent.
     async fn call_while(
         &self,
@@ -300,36 +311,16 @@ impl OstRequests for Remote {
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
         let call = Request::Ost { to, request, capability, forward: None };
-        match self.call_while(&call, bulk, is_held).await? {
-            Reply::Ost { reply, .. } => reply,
-            Reply::ChainMoved(row) => {
-                self.session.learn_row(row);
-                Err(Errno::EREMCHG)
-            }
-            _ => Err(Errno::EPROTO),
-        }
+        self.ost_reply(self.call_while(&call, bulk, is_held).await?)
     }
 
     async fn read_objects(&self, reads: Vec<ObjectRead>, says: &dyn Fn(usize, FsResult<Vec<u8>>)) {
-        let asked: Vec<u32> = reads.iter().map(|read| read.len).collect();
-        let answer = self.exchange(&Request::ReadObjects(reads), &Bulk::None, &|| true).await;
-        let parts = match &answer {
-            Ok((Reply::ObjectsRead(lengths), data)) => parts_of(data.bytes(), &asked, lengths),
-            Ok((Reply::Failed(errno), _)) | Err(errno) => Err(*errno),
-            Ok(_) => Err(Errno::EPROTO),
-        };
-        match parts {
-            Ok(parts) => parts.into_iter().enumerate().for_each(|(at, part)| {
-                says(
-                    at,
-                    part.map(|data| {
-                        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
-                        data.to_vec()
-                    }),
-                );
-            }),
-            Err(errno) => (0..asked.len()).for_each(|at| says(at, Err(errno))),
+        if let [read] = reads[..]
+            && read.len as usize >= LARGE_BYTES
+        {
+            return says(0, self.read_one(read).await);
         }
+        self.read_many(reads, says).await;
     }
 
     fn share_rows(&self, rows: &Arc<ChainRows>) {

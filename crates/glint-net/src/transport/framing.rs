@@ -1,4 +1,6 @@
 //! Frames: making them, and cutting the stream that both ends of a connection read into them.
+//!
+//! Bulk data that is large is received into a buffer of its own, which whoever waits for it may keep.
 
 use crate::NetError;
 use crate::transport::stream::Stream;
@@ -22,12 +24,23 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Frame {
     pub(crate) header: Header,
     body: Range<usize>,
-    bulk: Range<usize>,
+    bulk: BulkPlace,
+}
+
+/// Position of bulk data in a [`Pass`].
+#[derive(Clone)]
+enum BulkPlace {
+    /// With other bytes that were received.
+    Among(Range<usize>),
+    /// In a buffer of its own.
+    Apart,
 }
 
 /// Buffers that a thread keeps for the next reads, and the largest of them.
 const SPARES: usize = 16;
 pub(crate) const SPARE_BYTES: usize = 256 << 10;
+/// Least bulk data that has a buffer of its own, unless it came with what was received before.
+pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -54,6 +67,8 @@ fn keep_spare(mut bytes: Vec<u8>) {
 /// Bytes received in one go; complete frames are borrowed from it.
 pub(crate) struct Pass {
     bytes: Vec<u8>,
+    /// Bulk data that is apart, of the only frame.
+    large: Vec<u8>,
 }
 
 impl Drop for Pass {
@@ -64,16 +79,29 @@ impl Drop for Pass {
 
 /// Bulk data that has been received, in the pass that it came with.
 #[derive(Clone, Default)]
-pub(crate) struct ReceivedBulk(Option<(Rc<Pass>, Range<usize>)>);
+pub(crate) struct ReceivedBulk(Option<(Rc<Pass>, BulkPlace)>);
 
 impl ReceivedBulk {
     pub(crate) fn of(pass: &Rc<Pass>, frame: &Frame) -> ReceivedBulk {
-        let bulk = (!frame.bulk.is_empty()).then(|| (pass.clone(), frame.bulk.clone()));
-        ReceivedBulk(bulk)
+        let is_some = !pass.bulk(frame).is_empty();
+        ReceivedBulk(is_some.then(|| (pass.clone(), frame.bulk.clone())))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.0.as_ref().map_or(&[], |(pass, bulk)| &pass.bytes[bulk.clone()])
+        self.0.as_ref().map_or(&[], |(pass, place)| pass.at(place))
+    }
+
+    /// The data, without a copy if it is apart and nobody else has it.
+    pub(crate) fn into_vec(self) -> Vec<u8> {
+        let Some((mut pass, place)) = self.0 else { return Vec::new() };
+        match (&place, Rc::get_mut(&mut pass)) {
+            (BulkPlace::Apart, Some(pass)) => std::mem::take(&mut pass.large),
+            _ => {
+                let data = pass.at(&place).to_vec();
+                count_copied(data.len());
+                data
+            }
+        }
     }
 }
 
@@ -83,7 +111,14 @@ impl Pass {
     }
 
     pub(crate) fn bulk(&self, frame: &Frame) -> &[u8] {
-        &self.bytes[frame.bulk.clone()]
+        self.at(&frame.bulk)
+    }
+
+    fn at(&self, place: &BulkPlace) -> &[u8] {
+        match place {
+            BulkPlace::Among(range) => &self.bytes[range.clone()],
+            BulkPlace::Apart => &self.large,
+        }
     }
 }
 
@@ -118,21 +153,53 @@ impl FrameReader {
                     count_copied(self.rest.len());
                     let unfinished = (!self.rest.is_empty()).then(clock::now);
                     self.unfinished.set(unfinished);
-                    return Ok((Rc::new(Pass { bytes }), frames));
+                    return Ok((Rc::new(Pass { bytes, large: Vec::new() }), frames));
+                }
+                Cut::Large(header, body) => {
+                    let large = self.receive_large(&header, &bytes[body.end..]).await?;
+                    header.check(&bytes[body.clone()], &large)?;
+                    let frame = Frame { header, body, bulk: BulkPlace::Apart };
+                    return Ok((Rc::new(Pass { bytes, large }), vec![frame]));
                 }
                 Cut::Missing(missing) => missing,
             };
-            if !bytes.is_empty() && self.unfinished.get().is_none() {
-                self.unfinished.set(Some(clock::now()));
-            }
+            self.note_unfinished(bytes.is_empty());
             bytes.reserve(missing.max(READ_BYTES));
-            let BufResult(result, back) = self.stream.append(bytes).await;
-            bytes = back;
-            match result {
-                Ok(0) => return Err(NetError::Closed),
-                Ok(_) => {}
-                Err(source) => return Err(NetError::Io { what: "receiving".into(), source }),
-            }
+            bytes = self.receive_more(bytes).await?;
+        }
+    }
+
+    /// Receives bulk data into a buffer of its own, of which some came already.
+    async fn receive_large(&mut self, header: &Header, begin: &[u8]) -> Result<Vec<u8>, NetError> {
+        self.note_unfinished(false);
+        let len = header.bulk_len as usize;
+        let mut bulk = Vec::with_capacity(len);
+        bulk.extend_from_slice(begin);
+        count_copied(begin.len());
+        while bulk.len() < len {
+            bulk = self.receive_more(bulk).await?;
+        }
+        // A buffer may be larger than was asked for.
+        self.rest = take_spare();
+        self.rest.extend_from_slice(&bulk[len..]);
+        bulk.truncate(len);
+        let unfinished = (!self.rest.is_empty()).then(clock::now);
+        self.unfinished.set(unfinished);
+        Ok(bulk)
+    }
+
+    fn note_unfinished(&self, is_empty: bool) {
+        if !is_empty && self.unfinished.get().is_none() {
+            self.unfinished.set(Some(clock::now()));
+        }
+    }
+
+    /// Appends what comes, as far as there is room.
+    async fn receive_more(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, NetError> {
+        match self.stream.append(bytes).await {
+            BufResult(Ok(0), _) => Err(NetError::Closed),
+            BufResult(Ok(_), bytes) => Ok(bytes),
+            BufResult(Err(source), _) => Err(NetError::Io { what: "receiving".into(), source }),
         }
     }
 }
@@ -140,6 +207,8 @@ impl FrameReader {
 enum Cut {
     /// Complete frames, and where the incomplete rest begins.
     Frames(Vec<Frame>, usize),
+    /// The first one is complete but for its bulk data, which is large.
+    Large(Header, Range<usize>),
     /// At least so many bytes are missing for the first one.
     Missing(usize),
 }
@@ -157,8 +226,11 @@ fn cut(bytes: &[u8]) -> Result<Cut, FrameError> {
                 if bulk.end <= bytes.len() {
                     header.check(&bytes[body.clone()], &bytes[bulk.clone()])?;
                     at = bulk.end;
-                    frames.push(Frame { header, body, bulk });
+                    frames.push(Frame { header, body, bulk: BulkPlace::Among(bulk) });
                     continue;
+                }
+                if frames.is_empty() && body.end <= bytes.len() && bulk.len() >= LARGE_BYTES {
+                    return Ok(Cut::Large(header, body));
                 }
                 bulk.end - bytes.len()
             }
@@ -264,6 +336,9 @@ pub(crate) fn reply_of(body: &[u8]) -> Result<Reply, NetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{Pipe, Wire};
+    use futures_lite::future::{block_on, yield_now};
+    use futures_util::future::join;
 
     fn frame(bulk: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -291,6 +366,7 @@ mod tests {
         for end in 0..bytes.len() {
             match cut(&bytes[..end]).unwrap() {
                 Cut::Missing(missing) => assert!(missing > 0 && end < frame(b"bulk").len()),
+                Cut::Large(..) => panic!("it is small"),
                 Cut::Frames(frames, at) => {
                     assert_eq!(frames.len(), 1);
                     assert_eq!(at, frame(b"bulk").len());
@@ -298,6 +374,46 @@ mod tests {
             }
         }
         assert!(matches!(cut(&bytes).unwrap(), Cut::Frames(frames, _) if frames.len() == 2));
+    }
+
+    #[test]
+    fn large_bulk_data_has_a_buffer_of_its_own_however_it_comes() {
+        let large: Vec<u8> = (0..2 * LARGE_BYTES + 5).map(|at| at as u8).collect();
+        let bytes = [frame(b"small"), frame(&large), frame(b"end")].concat();
+        for piece in [1, 1000, READ_BYTES, bytes.len()] {
+            let (there, back) = (Rc::new(Wire::default()), Rc::new(Wire::default()));
+            let mut reader = FrameReader::new(Pipe::new(there.clone(), back).into());
+            let sends = async {
+                // The large frame ends in pieces; each is received before the next one comes.
+                let (begin, end) = bytes.split_at(bytes.len() - 1000);
+                there.put(begin);
+                for piece in end.chunks(piece) {
+                    yield_now().await;
+                    there.put(piece);
+                }
+            };
+            let receives = async {
+                let mut all = Vec::new();
+                while all.len() < 3 {
+                    let (pass, frames) = reader.next_pass().await.unwrap();
+                    let bulk = |frame: &Frame| {
+                        let bulk = ReceivedBulk::of(&pass, frame);
+                        assert_eq!(bulk.bytes(), pass.bulk(frame));
+                        bulk
+                    };
+                    all.extend(frames.iter().map(bulk));
+                }
+                all
+            };
+            let ((), received) = block_on(join(sends, receives));
+            let [small, apart, end] = <[ReceivedBulk; 3]>::try_from(received).ok().unwrap();
+            assert_eq!((small.bytes(), end.into_vec().as_slice()), (&b"small"[..], &b"end"[..]));
+            let (at, shared) = (apart.bytes().as_ptr(), apart.clone());
+            assert_eq!(shared.into_vec(), large, "a copy, as somebody else has it");
+            let taken = apart.into_vec();
+            assert_eq!((taken.as_ptr(), taken), (at, large.clone()));
+            assert!(reader.unfinished().get().is_none());
+        }
     }
 
     #[test]

@@ -107,21 +107,17 @@ impl<T: Transport> Client<T> {
             self.copy_ranges(&copying, from, size, &[part]).await?;
             unsynced += part.1 - part.0;
             if unsynced >= PART_BYTES {
-                self.sync_objects(ino, to).await?;
-                progress.made();
+                progress.step(self.sync_objects(ino, to)).await?;
                 unsynced = 0;
             }
             if clock::since(ahead.asked) >= ASK {
-                self.ask_changed(ino, ahead).await?;
-                progress.made();
+                progress.step(self.ask_changed(ino, ahead)).await?;
             }
         }
         if unsynced > 0 {
-            self.sync_objects(ino, to).await?;
-            progress.made();
+            progress.step(self.sync_objects(ino, to)).await?;
         }
-        self.ask_changed(ino, ahead).await?;
-        progress.made();
+        progress.step(self.ask_changed(ino, ahead)).await?;
         Ok(ahead.pending.bytes_before(size))
     }
 

@@ -53,8 +53,8 @@ impl<T: Transport> Client<T> {
                     break 'ranges;
                 }
                 if at >= data_end {
-                    let found = self.find_data(copying.ino, from, at, below, size).await;
-                    copying.progress.made();
+                    let found = self.find_data(copying.ino, from, at, below, size);
+                    let found = copying.progress.step(found).await;
                     let cleared = match found {
                         Ok((data, _)) => self.clear(copying, at, data).await,
                         Err(errno) => Err(errno),
@@ -116,16 +116,15 @@ impl<T: Transport> Client<T> {
         len: u64,
     ) -> FsResult<()> {
         let mut data = vec![0; len as usize];
-        let got = self.read_objects(copying.ino, from, offset, &mut data).await?;
-        copying.progress.made();
+        let (ino, progress) = (copying.ino, copying.progress);
+        let got = progress.step(self.read_objects(ino, from, offset, &mut data)).await?;
         if got as u64 != len && copying.is_still {
             // Nobody makes it shorter meanwhile.
             return Err(Errno::EIO);
         }
         // If somebody has made it shorter, that is a change of the rest.
-        self.write_objects(copying.ino, copying.to, offset, &data, copying.may_write).await?;
-        copying.progress.made();
-        Ok(())
+        let write = self.write_objects(ino, copying.to, offset, &data, copying.may_write);
+        progress.step(write).await
     }
 
     /// Makes zeros of a range of the new objects, as far as they may have been written.
@@ -144,8 +143,8 @@ impl<T: Transport> Client<T> {
             let object = to.object(copying.ino, stripe);
             let request = OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset, len };
             let ost = self.placement.ost_of(to, stripe);
-            self.ask_ost(ost, request, Bulk::None, copying.may_write).await?;
-            copying.progress.made();
+            let ask = self.ask_ost(ost, request, Bulk::None, copying.may_write);
+            copying.progress.step(ask).await?;
         }
         Ok(())
     }

@@ -48,9 +48,11 @@ impl CopyProgress {
         CopyProgress { steps: Cell::new(0), most, is_given_up: Cell::new(false) }
     }
 
-    /// Notes a step, however small.
-    pub(super) fn made(&self) {
+    /// Waits for an answer, and notes that it came: a step, however small.
+    pub(super) async fn step<R>(&self, asked: impl Future<Output = FsResult<R>>) -> FsResult<R> {
+        let answer = asked.await;
         self.steps.set(self.steps.get() + 1);
+        answer
     }
 
     /// Whether nothing more is to be sent, as no step was made for too long.
@@ -135,8 +137,11 @@ mod tests {
         let begun = clock::now();
         let goes_on = async {
             while clock::since(begun) < Duration::from_secs(100) {
-                progress.made();
-                yield_now().await;
+                let answer = async {
+                    yield_now().await;
+                    Ok(())
+                };
+                progress.step(answer).await?;
             }
             Ok(7)
         };

@@ -56,7 +56,7 @@ impl Window {
 }
 
 /// Where a small read comes from.
-pub(crate) enum SmallRead {
+pub(crate) enum Around {
     /// It is asked for alone.
     Alone,
     /// A window that is here, or on its way.
@@ -95,7 +95,7 @@ impl ReadAround {
         size: u64,
         stamp: u64,
         memory: &ReadAheadMemory,
-    ) -> SmallRead {
+    ) -> Around {
         if self.stamp != stamp {
             // Where data changes all the time, that is why they do not pay.
             self.gone = self.tally();
@@ -104,7 +104,7 @@ impl ReadAround {
         }
         if let Some(window) = self.windows.iter_mut().find(|window| window.has(read)) {
             window.on_read(read);
-            return SmallRead::Window(window.block.clone());
+            return Around::Window(window.block.clone());
         }
         self.judge();
         self.misses += 1;
@@ -115,15 +115,15 @@ impl ReadAround {
         let start = read.start - read.start % WINDOW;
         let end = (start + WINDOW).min(size);
         if (self.every > 1 && !is_kept) || read.end > end {
-            return SmallRead::Alone;
+            return Around::Alone;
         }
         let Some(block) = BlockAhead::coming(start, end - start, memory) else {
-            return SmallRead::Alone;
+            return Around::Alone;
         };
         let mut window = Window { block: block.clone(), is_kept, pages: 0, hits: 0 };
         window.on_read(read);
         self.windows.push(window);
-        SmallRead::Fetch { window: block, is_kept }
+        Around::Fetch { window: block, is_kept }
     }
 
     /// Forgets a window: the kernel has it, or it did not come.
@@ -204,12 +204,12 @@ mod tests {
             }
             let read = page * PAGE..(page + 1) * PAGE;
             let bytes = match self.around.plan(&read, self.size, self.stamp, &self.memory) {
-                SmallRead::Window(window) => {
+                Around::Window(window) => {
                     assert!(window.offset <= read.start && read.end <= window.end());
                     return;
                 }
-                SmallRead::Alone => PAGE,
-                SmallRead::Fetch { window, is_kept } => {
+                Around::Alone => PAGE,
+                Around::Fetch { window, is_kept } => {
                     assert!(window.offset <= read.start && read.end <= window.end());
                     if !is_kept {
                         self.kernel.extend(window.offset / PAGE..window.end().div_ceil(PAGE));
@@ -317,11 +317,11 @@ mod tests {
         let (mut around, memory) =
             (ReadAround::new(WINDOW + 100, ROOM), ReadAheadMemory::default());
         let mut read = |read: Range<u64>, stamp| around.plan(&read, WINDOW + 100, stamp, &memory);
-        let SmallRead::Fetch { window, .. } = read(WINDOW + 10..WINDOW + 20, 1) else { panic!() };
+        let Around::Fetch { window, .. } = read(WINDOW + 10..WINDOW + 20, 1) else { panic!() };
         assert_eq!((window.offset, window.len), (WINDOW, 100));
-        assert!(matches!(read(WINDOW..WINDOW + 100, 1), SmallRead::Window(_)), "on its way");
-        assert!(matches!(read(WINDOW..WINDOW + 100, 2), SmallRead::Fetch { .. }));
-        assert!(matches!(read(WINDOW - 10..WINDOW + 10, 2), SmallRead::Alone), "of two windows");
+        assert!(matches!(read(WINDOW..WINDOW + 100, 1), Around::Window(_)), "on its way");
+        assert!(matches!(read(WINDOW..WINDOW + 100, 2), Around::Fetch { .. }));
+        assert!(matches!(read(WINDOW - 10..WINDOW + 10, 2), Around::Alone), "of two windows");
         drop((around, window));
         assert_eq!(memory.used(), 0);
     }

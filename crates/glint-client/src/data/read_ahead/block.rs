@@ -6,8 +6,7 @@ use glint_wait::Monitor;
 use std::sync::Arc;
 
 enum Content {
-    /// With memory for it, if there is some already.
-    Coming(Vec<u8>),
+    Coming,
     Here(Arc<Vec<u8>>),
     Failed,
 }
@@ -33,17 +32,7 @@ impl BlockAhead {
         len: u64,
         memory: &ReadAheadMemory,
     ) -> Option<Arc<BlockAhead>> {
-        BlockAhead::coming_into(offset, len, memory, Vec::new())
-    }
-
-    /// The same, with the buffer of another one.
-    pub(super) fn coming_into(
-        offset: u64,
-        len: u64,
-        memory: &ReadAheadMemory,
-        buffer: Vec<u8>,
-    ) -> Option<Arc<BlockAhead>> {
-        let content = Monitor::new(Content::Coming(buffer));
+        let content = Monitor::new(Content::Coming);
         let block = |()| Arc::new(BlockAhead { offset, len, content, memory: memory.clone() });
         memory.take(len as usize).then_some(()).map(block)
     }
@@ -53,32 +42,10 @@ impl BlockAhead {
         self.offset + self.len
     }
 
-    /// Its buffer, if nobody else has the block any more.
-    pub(super) fn into_buffer(mut block: Arc<BlockAhead>) -> Option<Vec<u8>> {
-        let content = &Arc::get_mut(&mut block)?.content;
-        let content = std::mem::replace(&mut *content.lock(), Content::Failed);
-        match content {
-            Content::Here(data) => Arc::try_unwrap(data).ok(),
-            Content::Coming(_) | Content::Failed => None,
-        }
-    }
-
-    /// Memory for its data.
-    pub(crate) fn room(&self) -> Vec<u8> {
-        let len = self.len as usize;
-        match &mut *self.content.lock() {
-            Content::Coming(buffer) if buffer.capacity() >= len => {
-                buffer.resize(len, 0);
-                std::mem::take(buffer)
-            }
-            _ => vec![0; len],
-        }
-    }
-
     /// Whoever waits for it reads by itself, unless it is here.
     pub(crate) fn give_up(&self) {
         self.content.change(|content| {
-            if matches!(content, Content::Coming(_)) {
+            if matches!(content, Content::Coming) {
                 *content = Content::Failed;
             }
         });
@@ -110,7 +77,7 @@ impl BlockAhead {
     /// did not come.
     pub(crate) async fn copy(&self, offset: u64, room: &mut [u8]) -> Option<usize> {
         let mut look = |content: &mut Content| match content {
-            Content::Coming(_) => None,
+            Content::Coming => None,
             Content::Here(data) => {
                 let data = data.get((offset - self.offset) as usize..).unwrap_or_default();
                 let len = data.len().min(room.len());

@@ -10,12 +10,15 @@
 //!   than it wants only where that is no more than a few times as much.
 //! - Regions that are fetched and not read cost as much as those that are: each makes the next
 //!   sequence prove itself twice as long, and each that was read takes that back.
+//! - What is read in no order is no sequence: of large reads [`WideReads`] says what to fetch.
 //!
 //! Invariant: as what else is read ahead, a block is used only while the stamp is what it was before
 //! the block was asked for.
 
+use crate::data::read_ahead::around::Around;
 use crate::data::read_ahead::page_bits::{PAGES, PageBits, REGION};
 use crate::data::read_ahead::region::{Region, pages_ended, pages_in, pages_touched};
+use crate::data::read_ahead::wide::WideReads;
 use crate::data::read_ahead::{BlockAhead, PAGE, Plan, ReadAheadMemory};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -54,8 +57,8 @@ pub(crate) struct Regions {
     doubt: u32,
     /// Counts plans.
     now: u64,
-    /// A block that was read, for the memory of the next one.
-    spare: Option<Arc<BlockAhead>>,
+    /// Large reads that are part of no sequence.
+    wide: WideReads,
 }
 
 impl Regions {
@@ -75,11 +78,16 @@ impl Regions {
         memory: &ReadAheadMemory,
     ) -> Plan {
         if self.stamp != stamp {
-            *self = Regions { stamp, doubt: self.doubt, ..Regions::default() };
+            let mut wide = std::mem::take(&mut self.wide);
+            wide.forget_all();
+            *self = Regions { stamp, doubt: self.doubt, wide, ..Regions::default() };
         }
         let read = read.start..read.end.min(size);
         if read.is_empty() || read.end - read.start > REGION {
             return Plan::default();
+        }
+        if let Some(window) = self.wide.find(&read) {
+            return Plan { here: vec![window], ..Plan::default() };
         }
         self.now += 1;
         let mut here = self.find(&read);
@@ -89,9 +97,10 @@ impl Regions {
         self.note_read(&read, size);
         let run = self.run(number);
         if !self.is_sequence(number, run) {
-            self.settle(size);
+            self.settle();
             return Plan { here, ..Plan::default() };
         }
+        self.wide.note_sequence();
         let mut fetch = Vec::new();
         if let Some(span) = self.next_in(number, run, &read, &before, here.is_empty(), size) {
             fetch.extend(self.ask(number, span, size, memory));
@@ -117,8 +126,29 @@ impl Regions {
                 fetch.extend(self.ask(next, span, size, memory));
             }
         }
-        self.settle(size);
+        self.settle();
         Plan { here, fetch, is_in_sequence: true }
+    }
+
+    /// Where a large read comes from that was just planned and is part of no sequence, in a file of
+    /// `size` bytes, if there is `room` for so many.
+    pub(super) fn around(
+        &mut self,
+        read: &Range<u64>,
+        size: u64,
+        room: u64,
+        stamp: u64,
+        memory: &ReadAheadMemory,
+    ) -> Around {
+        match self.stamp == stamp {
+            true => self.wide.plan(read, size, room, memory),
+            false => Around::Alone,
+        }
+    }
+
+    /// Forgets a region that was fetched around a large read.
+    pub(crate) fn forget_window(&mut self, window: &Arc<BlockAhead>) {
+        self.wide.forget(window);
     }
 
     /// What was read to its end is read once more.
@@ -185,9 +215,11 @@ impl Regions {
     }
 
     fn is_sequence(&self, number: u64, run: u64) -> bool {
-        let is_short = run < SEQUENCE << self.doubt;
+        // Some of the blocks that are read in any order are neighbours.
+        let doubt = self.doubt.max(u32::from(self.wide.are_many()));
+        let is_short = run < SEQUENCE << doubt;
         let reads = self.regions.get(&number).map_or(0, |region| region.reads);
-        let are_many = reads >= SEQUENCE_READS << self.doubt && run >= SEQUENCE_SHORT << self.doubt;
+        let are_many = reads >= SEQUENCE_READS << doubt && run >= SEQUENCE_SHORT << doubt;
         !is_short || are_many
     }
 
@@ -237,8 +269,7 @@ impl Regions {
     ) -> Option<Arc<BlockAhead>> {
         let start = number * REGION + pages.start * PAGE;
         let end = (number * REGION + pages.end * PAGE).min(size);
-        let buffer = self.spare.take().and_then(BlockAhead::into_buffer).unwrap_or_default();
-        let block = BlockAhead::coming_into(start, end - start, memory, buffer)?;
+        let block = BlockAhead::coming(start, end - start, memory)?;
         self.region(number).asked.insert(&pages);
         let (region, touched) = (number, self.now);
         self.blocks.push(RegionBlock { block: block.clone(), region, pages, touched });
@@ -261,13 +292,11 @@ impl Regions {
     }
 
     /// Drops what was read, and what nobody comes to.
-    fn settle(&mut self, size: u64) {
+    fn settle(&mut self) {
         for at in (0..self.blocks.len()).rev() {
             if self.unread(at) == 0 {
-                let held = self.blocks.swap_remove(at);
+                self.blocks.swap_remove(at);
                 self.doubt = self.doubt.saturating_sub(1);
-                // Behind the end nothing comes that it could be for.
-                self.spare = Some(held.block).filter(|block| block.end() < size);
             }
         }
         while self.blocks.len() > BLOCKS_MAX {

@@ -1,9 +1,9 @@
-//! Parts of an open file at equal distances, which are read ahead in one request to each of their
-//! servers.
+//! Parts of an open file that are read ahead: those at equal distances in one request to each of their
+//! servers, and large ones each in its own, whose data stays where it was received.
 
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::read_ahead::{BlockAhead, BlockOnItsWay};
+use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, is_large};
 use glint_net::{Transport, host};
 use glint_proto::limits::{BULK_BYTES_MAX, OBJECT_READS_MAX};
 use glint_proto::message::ObjectRead;
@@ -19,20 +19,25 @@ impl<T: Transport> Client<T> {
         let layout = self.layout_of_open(file);
         for batch in batches(blocks, layout) {
             let (client, file) = (client.clone(), file.clone());
-            match <[Arc<BlockAhead>; 1]>::try_from(batch) {
-                Ok([block]) => host::spawn(client.fetch_ahead(file, block)),
-                Err(batch) => host::spawn(client.fetch_together(file, layout, batch)),
-            }
+            let coming: Vec<_> = batch.into_iter().map(BlockOnItsWay).collect();
+            host::spawn(async move {
+                match &coming[..] {
+                    [block] if !is_large_piece(&block.0, layout) => {
+                        client.fetch_ahead(&file, &block.0).await;
+                    }
+                    coming => client.fetch_pieces(&file, layout, coming).await,
+                }
+            });
         }
     }
 
-    async fn fetch_together(
-        self: Arc<Self>,
-        file: Arc<OpenFile>,
+    /// Reads blocks of an open file that each lie in one object.
+    pub(super) async fn fetch_pieces(
+        &self,
+        file: &OpenFile,
         layout: Layout,
-        blocks: Vec<Arc<BlockAhead>>,
+        coming: &[BlockOnItsWay],
     ) {
-        let coming: Vec<BlockOnItsWay> = blocks.into_iter().map(BlockOnItsWay).collect();
         let known = self.parameters.needs_capabilities.then(|| self.cache.find(file.ino)).flatten();
         let read = |BlockOnItsWay(block): &BlockOnItsWay| {
             let piece = layout.pieces(block.offset, block.len).next()?;
@@ -60,11 +65,19 @@ impl<T: Transport> Client<T> {
     }
 }
 
+/// Whether a block lies in one object, and is so large that its data is kept where it was received.
+pub(super) fn is_large_piece(block: &BlockAhead, layout: Layout) -> bool {
+    is_large(&(block.offset..block.end())) && is_one_piece(block, layout)
+}
+
+fn is_one_piece(block: &BlockAhead, layout: Layout) -> bool {
+    layout.pieces(block.offset, block.len).nth(1).is_none()
+}
+
 /// Blocks as they are read together.
 fn batches(blocks: Vec<Arc<BlockAhead>>, layout: Layout) -> Vec<Vec<Arc<BlockAhead>>> {
-    let is_one_piece =
-        |block: &Arc<BlockAhead>| layout.pieces(block.offset, block.len).nth(1).is_none();
-    let (whole, parted): (Vec<_>, Vec<_>) = blocks.into_iter().partition(is_one_piece);
+    let is_whole = |block: &Arc<BlockAhead>| is_one_piece(block, layout);
+    let (whole, parted): (Vec<_>, Vec<_>) = blocks.into_iter().partition(is_whole);
     let mut batches: Vec<Vec<_>> = Vec::new();
     let mut bytes = 0;
     for block in whole {

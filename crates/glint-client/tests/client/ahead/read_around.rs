@@ -1,4 +1,4 @@
-//! Windows that are fetched around small reads.
+//! Windows that are fetched around small reads, and regions around large ones.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 const TREE: Tree = Tree { directories: 1, files: 1, bytes: 64 << 20 };
 const WINDOW: u64 = 64 << 10;
+const BLOCK: u64 = 1 << 20;
 
 /// A file that is open to be read, and a kernel that has no pages of it.
 async fn open(fake: &Fake, client: &Client<Fake>) -> (Arc<KernelPages>, Handle) {
@@ -39,6 +40,30 @@ async fn read(pages: &KernelPages, client: &Client<Fake>, file: Handle, page: u6
     };
     assert!(data.iter().all(|byte| *byte == data[0]));
     data[0]
+}
+
+/// Reads a block, which is all of the same byte.
+async fn read_block(pages: &KernelPages, client: &Client<Fake>, file: Handle, block: u64) -> u8 {
+    let ino = Tree::file(0, 0);
+    let numbers = block * BLOCK / PAGE..(block + 1) * BLOCK / PAGE;
+    let known: Vec<_> = numbers.map_while(|page| pages.get(ino, page)).flatten().collect();
+    let data = match known.len() as u64 {
+        BLOCK => known,
+        _ => {
+            let mut data = vec![0; BLOCK as usize];
+            let len = client.read(file, block * BLOCK, &mut data, true).await.unwrap();
+            assert_eq!(len as u64, BLOCK);
+            pages.store_pages(ino, block * BLOCK, &data);
+            data
+        }
+    };
+    assert!(data.iter().all(|byte| *byte == data[0]));
+    data[0]
+}
+
+/// Blocks of the file, in an order in which no two come one after the other.
+fn blocks() -> impl Iterator<Item = u64> {
+    (1..=TREE.bytes / BLOCK).map(|n| n * 37 % (TREE.bytes / BLOCK))
 }
 
 /// Waits until something is so.
@@ -102,6 +127,38 @@ fn what_another_client_writes_into_a_window_is_seen() {
             for window in windows {
                 assert_eq!(read(&pages, &client, file, window * of_window + page).await, 0xee);
             }
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_read_in_blocks_in_any_order_comes_in_regions() {
+    with_client(async |fake, client| {
+        let (pages, file) = open(&fake, &client).await;
+        for block in blocks() {
+            let byte = read_block(&pages, &client, file, block).await;
+            assert_eq!(byte, Tree::file(0, 0).0 as u8);
+        }
+        // Eight reads are alone, and perhaps one more before it is known that regions pay.
+        assert!((24..26).contains(&requests(&fake)), "{}", requests(&fake));
+    });
+}
+
+/// Some regions go to the kernel's pages, and some are kept: another client changes all of them.
+#[test]
+fn what_another_client_writes_into_a_region_around_a_read_is_seen() {
+    with_client(async |fake, client| {
+        let (pages, file) = open(&fake, &client).await;
+        for block in blocks().take(20) {
+            read_block(&pages, &client, file, block).await;
+        }
+        assert!(requests(&fake) < 20, "{}", requests(&fake));
+        client.on_recall(vec![Recall::Data { ino: Tree::file(0, 0), number: 1 }]);
+        wait(|| !fake.0.lock().returns.is_empty()).await;
+        let object = ObjectId { ino: Tree::file(0, 0), stripe: 0 };
+        fake.0.lock().objects.get_mut(&object).unwrap().fill(0xee);
+        for block in blocks() {
+            assert_eq!(read_block(&pages, &client, file, block).await, 0xee);
         }
     });
 }

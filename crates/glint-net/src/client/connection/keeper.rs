@@ -298,6 +298,23 @@ mod tests {
         ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None, budget)
     }
 
+    /// Has the session of this thread call a server that does what `serves` does, and ends it.
+    /// Returns what the server returns.
+    fn with_server<T: Send + 'static>(
+        serves: impl FnOnce(TcpListener) -> T + Send + 'static,
+        calls: impl AsyncFnOnce(&Arc<ClientSession>, &Connection),
+    ) -> T {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session_at(&listener);
+        let server = std::thread::spawn(move || serves(listener));
+        runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            calls(&session, &connection).await;
+            session.end();
+        });
+        server.join().unwrap()
+    }
+
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 
     async fn until(happens: impl Fn() -> bool) {
@@ -313,20 +330,17 @@ mod tests {
     #[test]
     fn a_server_is_listened_to_while_it_takes_nothing() {
         const WRITES: u16 = 16;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let session = session_at(&listener);
         let (numbers, number) = std::sync::mpsc::channel();
         let (heard, is_heard) = std::sync::mpsc::channel();
-        let server = std::thread::spawn(move || {
+        let serves = move |listener: TcpListener| {
             let mut stream = welcomes(&listener);
             // More is sent again than sockets hold. The server answers before it reads on.
             let (slot, xid) = number.recv().unwrap();
             std::thread::sleep(Duration::from_millis(500));
             stream.write_all(&reply(slot, xid, &Reply::Json("answer".into()))).unwrap();
             is_heard.recv_timeout(Duration::from_secs(20)).unwrap();
-        });
-        runtime(None).unwrap().block_on(async {
-            let connection = Connection::of_thread(&session).unwrap();
+        };
+        with_server(serves, async |_, connection| {
             let request = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
             let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
             let bulk = Arc::new(vec![0; 4 << 20]);
@@ -347,17 +361,12 @@ mod tests {
             };
             assert!(matches!(answer, Ok((Reply::Json(_), _))));
             heard.send(()).unwrap();
-            session.end();
         });
-        server.join().unwrap();
     }
 
     #[test]
     fn who_waits_for_a_slot_is_not_sent_when_its_lock_is_lost() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let session = session_at(&listener);
-        runtime(None).unwrap().block_on(async {
-            let connection = Connection::of_thread(&session).unwrap();
+        with_server(std::convert::identity, async |_, connection| {
             let request = OstRequest::Truncate { object: OBJECT, size: 0 };
             let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
             let held = Cell::new(true);
@@ -375,18 +384,14 @@ mod tests {
             connection.finish(0);
             assert!(matches!(waits.await, Err(Errno::EIO)));
             assert_eq!(under_way(), calls.len() - 1);
-            session.end();
         });
     }
 
     #[test]
     fn a_dropped_change_of_a_chain_is_sent_again_to_a_busy_server_only_if_it_has_to_end() {
         for has_to_end in [false, true] {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let (session, rows) = (session_at(&listener), Arc::new(ChainRows::default()));
-            let _ = session.chain_rows.set(rows.clone());
             let (numbers, number) = std::sync::mpsc::channel();
-            let server = std::thread::spawn(move || {
+            let serves = move |listener: TcpListener| {
                 let (mut stream, (slot, xid)) = (welcomes(&listener), number.recv().unwrap());
                 let hears = |stream: &mut TcpStream, ms| {
                     stream.set_read_timeout(Some(Duration::from_millis(ms))).unwrap();
@@ -399,9 +404,10 @@ mod tests {
                     stream.write_all(&reply(slot, xid, &Reply::Failed(Errno::EIO))).unwrap();
                 }
                 stream
-            });
-            runtime(None).unwrap().block_on(async {
-                let connection = Connection::of_thread(&session).unwrap();
+            };
+            with_server(serves, async |session, connection| {
+                let rows = Arc::new(ChainRows::default());
+                let _ = session.chain_rows.set(rows.clone());
                 let request = OstRequest::Truncate { object: OBJECT, size: 0 };
                 let by = ChainVersion { target: 0x8000, version: 1 };
                 let to = Destination { ost: 0, chain: Some(by) };
@@ -419,18 +425,14 @@ mod tests {
                 numbers.send((connection.first_slot + at as u16, xid)).unwrap();
                 until(|| connection.pending.borrow()[at].is_none()).await;
                 assert!(!rows.is_resent(OBJECT.ino));
-                session.end();
             });
-            drop(server.join().unwrap());
         }
     }
 
     #[test]
     fn a_connection_that_died_in_silence_is_left_when_the_server_is_heard_again() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let session = session_at(&listener);
         let (connected, is_connected) = std::sync::mpsc::channel();
-        let server = std::thread::spawn(move || {
+        let serves = move |listener: TcpListener| {
             // A dead connection, whose segments are still acknowledged.
             let first = welcomes(&listener);
             connected.send(()).unwrap();
@@ -439,9 +441,8 @@ mod tests {
             assert!(second.read(&mut asked).unwrap() > 0, "the request is sent again");
             connected.send(()).unwrap();
             first
-        });
-        runtime(None).unwrap().block_on(async {
-            let connection = Connection::of_thread(&session).unwrap();
+        };
+        with_server(serves, async |session, connection| {
             let mut call = Box::pin(connection.call(&Request::Status, &Bulk::None, &|| true));
             assert!(futures_util::poll!(call.as_mut()).is_pending());
             for heard in [false, true] {
@@ -458,25 +459,20 @@ mod tests {
                 }
             }
             drop(call);
-            session.end();
         });
-        drop(server.join().unwrap());
     }
 
     #[test]
     fn a_connection_to_a_run_that_is_gone_is_left_without_its_end() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let session = session_at(&listener);
         let (connected, is_connected) = std::sync::mpsc::channel();
-        let server = std::thread::spawn(move || {
+        let serves = move |listener: TcpListener| {
             let first = welcomes(&listener);
             connected.send(()).unwrap();
             let second = welcomes(&listener);
             connected.send(()).unwrap();
             (first, second)
-        });
-        runtime(None).unwrap().block_on(async {
-            let _connection = Connection::of_thread(&session).unwrap();
+        };
+        with_server(serves, async |session, _| {
             let until = async || {
                 for _ in 0..1000 {
                     if is_connected.try_recv().is_ok() {
@@ -493,8 +489,6 @@ mod tests {
             let mark = session.hello().1;
             session.on_welcome(Reply::Welcome(another), mark).unwrap();
             assert!(until().await, "the connection waits for an end that does not come");
-            session.end();
         });
-        drop(server.join().unwrap());
     }
 }

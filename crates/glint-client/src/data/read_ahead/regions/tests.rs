@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::read_ahead::memory;
+use std::collections::HashSet;
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the odd transfers of IOR.
@@ -16,12 +17,41 @@ struct Reads {
     requests: u64,
     bytes: u64,
     largest: usize,
+    /// Blocks of 1 MiB that the kernel has.
+    kernel: HashSet<u64>,
 }
 
 impl Reads {
     fn of(size: u64) -> Reads {
         let (regions, memory) = (Regions::default(), ReadAheadMemory::default());
-        Reads { regions, size, window: 0, memory, requests: 0, bytes: 0, largest: 0 }
+        let (window, kernel) = (0, HashSet::new());
+        Reads { regions, size, window, memory, requests: 0, bytes: 0, largest: 0, kernel }
+    }
+
+    /// Reads a block in no order, unless the kernel has it.
+    fn read_block(&mut self, block: u64) {
+        if !self.kernel.insert(block) {
+            return;
+        }
+        let (read, size) = (block * MIB..(block + 1) * MIB, self.size);
+        let plan = self.regions.plan(&read, size, 0, 1, &self.memory);
+        assert!(plan.fetch.is_empty() && !plan.is_in_sequence);
+        let around = match plan.here.is_empty() {
+            true => self.regions.around(&read, size, size, 1, &self.memory),
+            false => return,
+        };
+        self.requests += 1;
+        self.bytes += match around {
+            Around::Window(_) => panic!("it was looked for"),
+            Around::Alone => MIB,
+            Around::Fetch { window, is_kept } => {
+                if !is_kept {
+                    self.kernel.extend(window.offset / MIB..window.end() / MIB);
+                    self.regions.forget_window(&window);
+                }
+                window.len
+            }
+        };
     }
 
     /// Reads; returns whether that was asked for before, or with what is asked for now, and what is
@@ -119,6 +149,23 @@ fn many_readers_by_turns_are_one_sequence() {
     file.strided(8, ODD);
     assert!(10 * file.requests <= 11 * 128, "{} requests", file.requests);
     assert!(100 * file.bytes <= 101 * file.size, "{} bytes", file.bytes);
+}
+
+#[test]
+fn many_readers_in_any_order_take_one_request_for_each_region() {
+    let (mut file, mut random) = (Reads::of(512 * MIB), 1);
+    let orders = [0, 1, 2, 3, 4, 5, 6, 7].map(|part| {
+        let mut order: Vec<u64> = (64 * part..64 * part + 64).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, any(&mut random, at as u64 + 1) as usize);
+        }
+        order
+    });
+    for call in 0..64 {
+        orders.iter().for_each(|order| file.read_block(order[call]));
+    }
+    // The first eight reads are alone.
+    assert_eq!((file.requests, file.bytes), (8 + 128, (8 + 512) * MIB));
 }
 
 #[test]
@@ -220,24 +267,4 @@ fn any_reads_in_any_order_are_planned() {
         assert!(file.regions.blocks.len() <= BLOCKS_MAX);
     }
     assert!(file.memory.used() <= memory::MAX);
-}
-
-#[test]
-fn a_block_that_was_read_gives_its_memory_to_the_next_one() {
-    let memory = ReadAheadMemory::default();
-    let mut regions = Regions::default();
-    let mut buffers = Vec::new();
-    for n in 0..32 {
-        let plan = regions.plan(&(n * MIB..(n + 1) * MIB), 64 * MIB, 0, 1, &memory);
-        for block in plan.fetch {
-            let data = block.room();
-            assert_eq!(data.len() as u64, block.len);
-            buffers.push(data.as_ptr());
-            block.fill(Some(data));
-        }
-    }
-    let count = buffers.len();
-    buffers.sort_unstable();
-    buffers.dedup();
-    assert!(buffers.len() <= 3 && count > 8, "{} of {count}", buffers.len());
 }

@@ -1,0 +1,345 @@
+//! Large reads anywhere in a file: whether to fetch all of the region around one, because others will
+//! follow there. No I/O.
+//!
+//! A block of 1 MiB in a random order is a request, and a request brings 4 MiB at most. The other
+//! blocks of its region are read much later, so all of it goes to the kernel's pages. What that may
+//! cost is bytes that nobody reads, and so they are counted:
+//! - The kernel does not tell what it reads of its pages. Of the regions 1 in 4 is kept here, a few at
+//!   once, and it is known which of their pages are read; of the others as much is taken to be.
+//! - A region is fetched while all together are at most twice what is read of them, and so many bytes
+//!   more: 32 MiB, or a third of a file for which there is room. All of a file in blocks of 1 MiB
+//!   needs a fifth of it: once a part p of it was read, 1 - (1 - p)^4 of its regions were fetched.
+//! - A sixteenth of what is read alone is added. So a file that is read in another way later has
+//!   regions again, and random reads of a large database fetch a few percent more than they ask for.
+//! - Programs that read in order look the same where they begin. So a few reads are alone first, and
+//!   each read in a sequence takes one of those back.
+//!
+//! Invariant: as what else is read ahead, a region is used only while the stamp is what it was before
+//! the region was fetched.
+
+use crate::data::read_ahead::around::Around;
+use crate::data::read_ahead::page_bits::{PAGES, PageBits, REGION};
+use crate::data::read_ahead::region::{pages_in, pages_touched};
+use crate::data::read_ahead::{BlockAhead, PAGE, ReadAheadMemory};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of the smallest read that may have a region.
+pub(super) const WIDE_MIN: u64 = REGION / 16;
+/// Reads that are alone before one has a region.
+const ALONE: u64 = 8;
+/// One of so many regions is kept, and so many at once.
+const ONE_OF: u64 = 4;
+const KEPT: usize = 8;
+/// One that nobody has come to for so many reads is not kept any longer.
+const IDLE: u64 = 256;
+/// Pages fetched beyond twice what is read of them: of any file, and of one for which there is room
+/// one of so many of its pages, up to a limit.
+const BEYOND: Range<u64> = 8 * PAGES..48 * PAGES;
+const SHARE: u64 = 3;
+/// One page in so many that are read alone is added.
+const PROBE: u64 = 16;
+
+/// A region that was fetched because of a read in it, or is on its way.
+struct WideWindow {
+    block: Arc<BlockAhead>,
+    is_kept: bool,
+    read: PageBits,
+    /// When it was read last.
+    touched: u64,
+}
+
+/// Large reads of a file, and the regions around them.
+#[derive(Default)]
+pub(super) struct WideReads {
+    windows: Vec<WideWindow>,
+    /// Counts reads.
+    now: u64,
+    /// Reads that were alone, less those in sequences.
+    strays: u64,
+    /// Pages that were read alone.
+    alone: u64,
+    /// Regions that were fetched, and their pages.
+    regions: u64,
+    fetched: u64,
+    /// Pages of those that were kept, and how many of them were read.
+    kept: u64,
+    used: u64,
+}
+
+impl WideWindow {
+    fn has(&self, read: &Range<u64>) -> bool {
+        self.block.offset <= read.start && read.end <= self.block.end()
+    }
+
+    /// Notes a read. Returns how many of its pages were not read before.
+    fn on_read(&mut self, read: &Range<u64>) -> u64 {
+        let before = self.read.count();
+        self.read.insert(&pages_touched(self.block.offset / REGION, read));
+        self.read.count() - before
+    }
+}
+
+impl WideReads {
+    /// The region that has all of a read, if it is here or on its way.
+    pub(super) fn find(&mut self, read: &Range<u64>) -> Option<Arc<BlockAhead>> {
+        let at = self.windows.iter().position(|window| window.has(read))?;
+        let window = &mut self.windows[at];
+        if window.block.has_failed() {
+            self.windows.swap_remove(at);
+            return None;
+        }
+        let block = window.block.clone();
+        if window.is_kept {
+            self.now += 1;
+            window.touched = self.now;
+            self.used += window.on_read(read);
+            if window.read.count() == block.len.div_ceil(PAGE) {
+                self.windows.swap_remove(at);
+            }
+        }
+        Some(block)
+    }
+
+    /// A program reads much, in no order, within a file of `size` bytes, where there is `room` for so
+    /// many.
+    pub(super) fn plan(
+        &mut self,
+        read: &Range<u64>,
+        size: u64,
+        room: u64,
+        memory: &ReadAheadMemory,
+    ) -> Around {
+        if let Some(block) = self.find(read) {
+            return Around::Window(block);
+        }
+        let are_many = self.are_many();
+        self.now += 1;
+        self.strays = (self.strays + 1).min(2 * ALONE);
+        let number = read.start / REGION;
+        let (start, pages) = (number * REGION, pages_in(number, size));
+        let end = (start + REGION).min(size);
+        let is_part = read.end <= end && read.end - read.start < end - start;
+        let may = is_part && are_many && self.pays(pages, size, room);
+        let block = may.then(|| BlockAhead::coming(start, end - start, memory)).flatten();
+        let Some(block) = block else {
+            self.alone += (read.end - read.start).div_ceil(PAGE);
+            return Around::Alone;
+        };
+        let is_kept = self.regions.is_multiple_of(ONE_OF) && self.has_room_to_keep(memory);
+        let (touched, read_of_it) = (self.now, PageBits::default());
+        let mut window = WideWindow { block: block.clone(), is_kept, read: read_of_it, touched };
+        let own = window.on_read(read);
+        if is_kept {
+            (self.kept, self.used) = (self.kept + pages, self.used + own);
+        }
+        (self.regions, self.fetched) = (self.regions + 1, self.fetched + pages);
+        self.windows.push(window);
+        Around::Fetch { window: block, is_kept }
+    }
+
+    /// Whether one more region may be kept; those that nobody comes to make room.
+    fn has_room_to_keep(&mut self, memory: &ReadAheadMemory) -> bool {
+        let idle = self.now.saturating_sub(IDLE);
+        self.windows.retain(|one| !one.is_kept || one.touched >= idle);
+        // Half of the memory is for what is read ahead.
+        let kept = self.windows.iter().filter(|one| one.is_kept).count();
+        kept < KEPT && !memory.is_half_used()
+    }
+
+    /// Whether so many pages more would not be too many.
+    fn pays(&self, pages: u64, size: u64, room: u64) -> bool {
+        let share = if size <= room { size / PAGE / SHARE } else { 0 };
+        let beyond = share.clamp(BEYOND.start, BEYOND.end) + self.alone / PROBE;
+        let used = u128::from(self.fetched) * u128::from(self.used) / u128::from(self.kept.max(1));
+        u128::from(self.fetched + pages) <= 2 * used + u128::from(beyond)
+    }
+
+    /// Whether so many large reads are in no order that the next one may have a region.
+    pub(super) fn are_many(&self) -> bool {
+        self.strays >= ALONE
+    }
+
+    /// A read was part of a sequence.
+    pub(super) fn note_sequence(&mut self) {
+        self.strays = self.strays.saturating_sub(1);
+    }
+
+    /// Forgets a region: the kernel has it, or it did not come.
+    pub(super) fn forget(&mut self, window: &Arc<BlockAhead>) {
+        self.windows.retain(|known| !Arc::ptr_eq(&known.block, window));
+    }
+
+    /// Forgets all regions: the data may have changed. What was not read of them never will be.
+    pub(super) fn forget_all(&mut self) {
+        self.windows.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A file that is read in blocks of 1 MiB, and a kernel with pages of it.
+    struct Reads {
+        wide: WideReads,
+        size: u64,
+        room: u64,
+        memory: ReadAheadMemory,
+        kernel: HashSet<u64>,
+        random: u64,
+        reads: u64,
+        requests: u64,
+        bytes: u64,
+    }
+
+    impl Reads {
+        fn of(size: u64, room: u64) -> Reads {
+            let (wide, memory) = (WideReads::default(), ReadAheadMemory::default());
+            let (kernel, random) = (HashSet::new(), 1);
+            Reads { wide, size, room, memory, kernel, random, reads: 0, requests: 0, bytes: 0 }
+        }
+
+        fn any(&mut self, below: u64) -> u64 {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+            self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
+            (self.random >> 24) % below
+        }
+
+        /// Blocks in any order, each once.
+        fn order(&mut self, blocks: Range<u64>) -> Vec<u64> {
+            let mut order: Vec<u64> = blocks.collect();
+            for at in (1..order.len()).rev() {
+                let with = self.any(at as u64 + 1) as usize;
+                order.swap(at, with);
+            }
+            order
+        }
+
+        fn read(&mut self, block: u64) {
+            self.reads += 1;
+            if !self.kernel.insert(block) {
+                return;
+            }
+            let read = block * MIB..(block + 1) * MIB;
+            let bytes = match self.wide.plan(&read, self.size, self.room, &self.memory) {
+                Around::Window(window) => {
+                    assert!(window.offset <= read.start && read.end <= window.end());
+                    return;
+                }
+                Around::Alone => MIB,
+                Around::Fetch { window, is_kept } => {
+                    assert!(window.offset <= read.start && read.end <= window.end());
+                    if !is_kept {
+                        self.kernel.extend(window.offset / MIB..window.end().div_ceil(MIB));
+                        self.wide.forget(&window);
+                    }
+                    window.len
+                }
+            };
+            (self.requests, self.bytes) = (self.requests + 1, self.bytes + bytes);
+            assert!(self.memory.used() as u64 <= KEPT as u64 * REGION);
+        }
+    }
+
+    /// As IOR does it: each of eight reads a part of the file, and all of them at once.
+    #[test]
+    fn a_file_that_is_read_in_blocks_in_any_order_is_one_request_for_each_region() {
+        for seed in 1..20 {
+            let mut file = Reads::of(512 * MIB, 1 << 30);
+            file.random = seed;
+            let orders = [0, 1, 2, 3, 4, 5, 6, 7].map(|part| file.order(64 * part..64 * part + 64));
+            for call in 0..64 {
+                orders.iter().for_each(|order| file.read(order[call]));
+                let most = 2 * file.reads * MIB + 512 * MIB / SHARE;
+                assert!(file.bytes <= most, "{} bytes", file.bytes);
+            }
+            assert!(file.requests <= 140 && file.bytes <= 524 * MIB, "{} of {seed}", file.requests);
+            if seed == 1 {
+                // Those that were alone, and each region.
+                assert_eq!((file.requests, file.bytes), (ALONE + 128, (ALONE + 512) * MIB));
+            }
+        }
+    }
+
+    #[test]
+    fn a_few_blocks_of_a_file_cost_a_part_of_it() {
+        let mut file = Reads::of(1 << 30, 1 << 30);
+        for _ in 0..100 {
+            let block = file.any(1024);
+            file.read(block);
+            let most = 2 * file.reads * MIB + BEYOND.end * PAGE;
+            assert!(file.bytes <= most, "{} bytes", file.bytes);
+        }
+    }
+
+    #[test]
+    fn a_large_database_is_read_block_by_block_until_a_part_of_it_is_read_whole() {
+        let mut file = Reads::of(16 << 30, 1 << 30);
+        for _ in 0..4000 {
+            let block = file.any(16 << 10);
+            file.read(block);
+        }
+        assert!(10 * file.bytes <= 11 * 4000 * MIB, "{} bytes", file.bytes);
+        let mut requests = Vec::new();
+        for _ in 0..4 {
+            file.kernel.clear();
+            file.requests = 0;
+            for block in file.order(0..512) {
+                file.read(block);
+            }
+            requests.push(file.requests);
+        }
+        assert!(requests[0] > 256 && requests[3] <= 140, "{requests:?}");
+    }
+
+    /// Another client writes to it between any four reads.
+    #[test]
+    fn regions_that_go_before_a_later_read_do_not_pay() {
+        let mut file = Reads::of(512 * MIB, 1 << 30);
+        for _ in 0..4096 {
+            for _ in 0..4 {
+                let block = file.any(512);
+                file.read(block);
+            }
+            file.wide.forget_all();
+            file.kernel.clear();
+        }
+        assert!(10 * file.bytes <= 12 * file.reads * MIB, "{} bytes", file.bytes);
+    }
+
+    #[test]
+    fn programs_that_begin_to_read_in_order_have_no_regions() {
+        let mut file = Reads::of(512 * MIB, 1 << 30);
+        for call in 0..1000 {
+            if call % 16 < ALONE {
+                file.read(call % 64 * 8 + call / 64 % 8);
+            } else {
+                file.wide.note_sequence();
+            }
+        }
+        assert_eq!(file.bytes, file.requests * MIB);
+    }
+
+    #[test]
+    fn a_region_that_does_not_come_is_forgotten_and_the_last_one_is_short() {
+        let (mut wide, memory) = (WideReads::default(), ReadAheadMemory::default());
+        let size = 9 * REGION + 3 * MIB;
+        let mut plan = |at: u64| wide.plan(&(at..at + MIB), size, size, &memory);
+        (0..ALONE).for_each(|n| assert!(matches!(plan(n * REGION), Around::Alone)));
+        assert!(matches!(plan(9 * REGION - MIB / 2), Around::Alone), "of two regions");
+        let Around::Fetch { window, is_kept } = plan(9 * REGION + MIB) else { panic!() };
+        assert_eq!((window.offset, window.len, is_kept), (9 * REGION, 3 * MIB, true));
+        assert!(matches!(plan(9 * REGION), Around::Window(_)), "on its way");
+        window.give_up();
+        assert!(matches!(plan(9 * REGION), Around::Fetch { .. }));
+        let read = 9 * REGION..9 * REGION + 3 * MIB;
+        wide.forget_all();
+        assert!(matches!(wide.plan(&read, size, size, &memory), Around::Alone), "all of it");
+        drop((wide, window));
+        assert_eq!(memory.used(), 0);
+    }
+}
