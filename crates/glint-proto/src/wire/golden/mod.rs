@@ -274,7 +274,15 @@ fn requests_and_replies_of_a_connection() {
         }],
         damaged: vec!["d".into()],
         next: Some(NamespaceQuery::Entries(vec![2])),
-        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO) }],
+        stored: vec![
+            StoredFact { object: OBJECT, size: Err(Errno::EIO), seal: StoredSeal::None },
+            StoredFact {
+                object: OBJECT,
+                size: Ok(1),
+                seal: StoredSeal::Whole { size: 2, digest: 3 },
+            },
+            StoredFact { object: OBJECT, size: Ok(1), seal: StoredSeal::Damaged },
+        ],
         uses: vec![
             ObjectUse::Alone(1),
             ObjectUse::Copies {
@@ -320,7 +328,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102010708010a02020103020103010100",
+         Checked 10010704010106040109010110016e07040101016401010102030708010a0007080001010203070800010202020103020103010100",
     );
 }
 

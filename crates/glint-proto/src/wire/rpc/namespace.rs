@@ -78,6 +78,18 @@ pub struct StoredFact {
     pub object: ObjectId,
     /// Bytes; or why nobody can say how many.
     pub size: FsResult<u64>,
+    pub seal: StoredSeal,
+}
+
+/// What the seal of an object, its checksums at rest, says of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StoredSeal {
+    /// It has none: it is being changed, or was not left alone for long since.
+    None,
+    /// It had so many bytes when it was sealed. Copies that were equal then have the same digest.
+    Whole { size: u64, digest: u32 },
+    /// Some of its bytes are known not to be what was written.
+    Damaged,
 }
 
 /// Where an object is to be, by what the MDS knows.

@@ -321,6 +321,7 @@ mod tests {
     use MemberState::{Serving, Syncing};
     use glint_net::Address;
     use glint_proto::chain::{ChainId, Member};
+    use glint_proto::message::StoredSeal;
     use glint_proto::{Errno, Ino};
 
     const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: ObjectId::OF_CHAINS };
@@ -400,7 +401,7 @@ mod tests {
     fn lists_are_merged_as_far_as_all_of_them_were_read() {
         let fact = |ino: u64| {
             let object = ObjectId { ino: Ino(ino), stripe: 0 };
-            StoredFact { object, size: Ok(ino) }
+            StoredFact { object, size: Ok(ino), seal: StoredSeal::None }
         };
         let list = |ost, inos: &[u64], has_more: bool| {
             let next = has_more.then_some(NamespaceQuery::Stored { ost, after: None });
