@@ -204,6 +204,7 @@ fn requests_and_replies_of_a_connection() {
         Request::Check(NamespaceQuery::Stored { ost: 1, after: Some(OBJECT) }),
         Request::Check(NamespaceQuery::StoredAgain { ost: 1, objects: vec![OBJECT] }),
         Request::Check(NamespaceQuery::Uses(vec![OBJECT])),
+        Request::Check(NamespaceQuery::Ends(Ino(1))),
     ];
     must_be(
         &requests,
@@ -239,7 +240,8 @@ fn requests_and_replies_of_a_connection() {
          Check 17020101010110016e
          Check 170301010708
          Check 170401010708
-         Check 1705010708",
+         Check 1705010708
+         Check 170601",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -284,11 +286,15 @@ fn requests_and_replies_of_a_connection() {
             StoredFact { object: OBJECT, size: Ok(1), seal: StoredSeal::Damaged },
         ],
         uses: vec![
-            ObjectUse::Alone(1),
-            ObjectUse::Copies {
-                chain: chain().id,
-                version: 3,
-                members: vec![Member { ost: 1, state: MemberState::Serving }],
+            UsedObject { object: OBJECT, used: ObjectUse::Alone(1), end: 2 },
+            UsedObject {
+                object: OBJECT,
+                used: ObjectUse::Copies {
+                    chain: chain().id,
+                    version: 3,
+                    members: vec![Member { ost: 1, state: MemberState::Serving }],
+                },
+                end: 4,
             },
         ],
     };
@@ -328,7 +334,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102030708010a0007080001010203070800010202020103020103010100",
+         Checked 10010704010106040109010110016e07040101016401010102030708010a0007080001010203070800010202070802010207080302010301010004",
     );
 }
 

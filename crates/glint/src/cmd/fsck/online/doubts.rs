@@ -7,13 +7,13 @@
 //!   differs, but in size.
 //! - One of several copies is called the wrong one only if more than half of the members of its
 //!   chain agree on another one. If not, the object is told, and none of its copies.
-//! - `--repair` is said to put right only what it copies from another OST. It does not bring back
-//!   what is nowhere else: of a file that has lost its end it would take the rest for all of it.
+//! - `--repair` is said to put right only what it copies from an OST that has all of it. It does not
+//!   bring back what is nowhere: of a file that has lost its end it would take the rest for all of it.
 
 use crate::cmd::fsck::{Finding, Outcome};
 use glint_proto::ObjectId;
 use glint_proto::chain::MemberState;
-use glint_proto::message::{ObjectUse, StoredFact, StoredSeal};
+use glint_proto::message::{ObjectUse, StoredFact, StoredSeal, UsedObject};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,11 +26,14 @@ const REMOVE_IT: &str = "when all servers are stopped, remove it from the direct
     (`glint status` says which server), and `glint fsck --repair DIR --oss DIR…` has it copied \
     from them";
 
+/// What an operator does about a file of which a part is nowhere.
+const RESTORE_IT: &str =
+    "restore the file (`glint fsck --repair` would take the rest for all of it)";
+
 /// An object that seems wrong until it was looked at again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ObjectDoubt {
-    pub(super) object: ObjectId,
-    pub(super) used: ObjectUse,
+    pub(super) known: UsedObject,
     pub(super) facts: Facts,
 }
 
@@ -90,7 +93,7 @@ impl Vote {
 impl ObjectDoubt {
     /// What is wrong, if only these OSTs were asked.
     pub(super) fn findings(&self, asked: &BTreeSet<u16>) -> Vec<Finding> {
-        let ObjectDoubt { object, used, facts } = self;
+        let ObjectDoubt { known: UsedObject { object, used, .. }, facts } = self;
         let mut found = Vec::new();
         for (ost, fact) in facts {
             if let Err(errno) = fact.size {
@@ -103,13 +106,13 @@ impl ObjectDoubt {
                 Finding { what, outcome: Outcome::Repairable }
             })),
             ObjectUse::Alone(ost) => {
-                if let Some(damage) = facts.get(ost).and_then(SealDamage::of) {
-                    let advice = match damage {
-                        SealDamage::LostEnd { .. } => "which --repair would cut",
-                        SealDamage::Noted | SealDamage::Grown { .. } => "as it has no copies",
-                    };
-                    let what = format!("{} on OST {ost} {damage}", Shown(*object));
-                    found.push(left(format!("{what}; restore the file, {advice}")));
+                if let Some(damage) = facts.get(ost).and_then(SeenDamage::of) {
+                    let is_cut = matches!(damage, SeenDamage::LostEnd { .. });
+                    let advice = if is_cut { RESTORE_IT } else { "restore the file" };
+                    let it = Shown(*object);
+                    found.push(left(format!("{it} on OST {ost} {damage}; {advice}")));
+                } else if asked.contains(ost) {
+                    self.find_lost_end(&[*ost], &mut found);
                 }
             }
             ObjectUse::Copies { .. } => {
@@ -118,6 +121,9 @@ impl ObjectDoubt {
                     self.find_missing(&osts, &sound, &mut found);
                     let equal = self.compare_sizes(&osts, &sound, &mut found);
                     self.compare_contents(&osts, &equal, &mut found);
+                    if found.is_empty() && osts.not_asked.is_empty() {
+                        self.find_lost_end(&osts.asked, &mut found);
+                    }
                 }
             }
             ObjectUse::Unknown => {}
@@ -127,7 +133,7 @@ impl ObjectDoubt {
 
     /// The OSTs with its copies, if the members of its chain all serve.
     fn osts(&self, asked: &BTreeSet<u16>) -> Option<ChainOsts> {
-        let ObjectUse::Copies { members, .. } = &self.used else { return None };
+        let ObjectUse::Copies { members, .. } = &self.known.used else { return None };
         if members.iter().any(|member| member.state != MemberState::Serving) {
             return None;
         }
@@ -138,7 +144,7 @@ impl ObjectDoubt {
 
     fn sound(&self, osts: &ChainOsts) -> impl Iterator<Item = SoundCopy> {
         osts.asked.iter().filter_map(|ost| {
-            let fact = self.facts.get(ost).filter(|fact| SealDamage::of(fact).is_none())?;
+            let fact = self.facts.get(ost).filter(|fact| SeenDamage::of(fact).is_none())?;
             let digest = match fact.seal {
                 StoredSeal::Whole { digest, .. } => Some(digest),
                 StoredSeal::None | StoredSeal::Damaged => None,
@@ -155,9 +161,14 @@ impl ObjectDoubt {
 
     /// Names OSTs that lack their copy, and copies that are damaged by what they say themselves.
     fn find_missing(&self, osts: &ChainOsts, sound: &[SoundCopy], found: &mut Vec<Finding>) {
-        let ObjectDoubt { object, facts, .. } = self;
-        // The head, unless that has none.
-        let source = sound.iter().find(|copy| copy.size > 0).map(|copy| copy.ost);
+        let ObjectDoubt { known: UsedObject { object, end, .. }, facts } = self;
+        let sealed = osts.asked.iter().filter_map(|ost| match facts.get(ost)?.seal {
+            StoredSeal::Whole { size, .. } => Some(size),
+            StoredSeal::None | StoredSeal::Damaged => None,
+        });
+        let whole = sealed.max().unwrap_or(0).max(*end).max(1);
+        // The head, unless that has less than was ever sealed or the file says.
+        let source = sound.iter().find(|copy| copy.size >= whole).map(|copy| copy.ost);
         let outcome = if source.is_some() { Outcome::Repairable } else { Outcome::Left };
         let is_there =
             |ost: &&u16| facts.get(*ost).is_some_and(|fact| fact.size.is_ok_and(|size| size > 0));
@@ -170,7 +181,7 @@ impl ObjectDoubt {
                     object.ino
                 ),
                 (Some(fact), _) => {
-                    let Some(damage) = SealDamage::of(fact) else { continue };
+                    let Some(damage) = SeenDamage::of(fact) else { continue };
                     let others = match source {
                         Some(source) => format!("OST {source} has its copy"),
                         None if osts.not_asked.is_empty() => "no other copy is right".to_owned(),
@@ -191,7 +202,7 @@ impl ObjectDoubt {
         found: &mut Vec<Finding>,
     ) -> Vec<SoundCopy> {
         let sizes: Vec<(u16, u64)> = sound.iter().map(|copy| (copy.ost, copy.size)).collect();
-        let it = Shown(self.object);
+        let it = Shown(self.known.object);
         let right = match Vote::of(&sizes, osts.count()) {
             Vote::Equal(osts) => osts,
             Vote::Outvoted { right, others } => {
@@ -218,7 +229,7 @@ impl ObjectDoubt {
     fn compare_contents(&self, osts: &ChainOsts, copies: &[SoundCopy], found: &mut Vec<Finding>) {
         let sealed = copies.iter().filter_map(|copy| Some((copy.ost, copy.digest?)));
         let sealed: Vec<(u16, u32)> = sealed.collect();
-        let it = Shown(self.object);
+        let it = Shown(self.known.object);
         match Vote::of(&sealed, osts.count()) {
             Vote::Equal(_) => {}
             Vote::Outvoted { right, others } => found.extend(others.iter().map(|ost| {
@@ -235,56 +246,87 @@ impl ObjectDoubt {
         }
     }
 
-    /// Whether it is so at a later look, before and after which the object was to be there.
-    pub(super) fn is_confirmed(
+    /// Names the end of the file as lost, if none of the OSTs that are to have it does.
+    fn find_lost_end(&self, osts: &[u16], found: &mut Vec<Finding>) {
+        let (it, end) = (Shown(self.known.object), self.known.end);
+        let facts = osts.iter().filter_map(|ost| self.facts.get(ost));
+        // How large one is that cannot be looked at, nobody knows.
+        let largest = facts.map(|fact| fact.size.unwrap_or(u64::MAX)).max();
+        let osts = Listed(osts);
+        let what = match largest {
+            Some(size) if size < end => format!("on {osts} {}", SeenDamage::LostEnd { size, end }),
+            None if end > 0 => format!("is missing on {osts}: {end} bytes, to the file's end"),
+            _ => return,
+        };
+        found.push(left(format!("{it} {what}; {RESTORE_IT}")));
+    }
+
+    /// Whether an OST has it that is to have it, and the end of its file with it.
+    pub(super) fn has_end(&self) -> bool {
+        self.known.end > 0
+            && match &self.known.used {
+                ObjectUse::Alone(ost) => self.facts.contains_key(ost),
+                ObjectUse::Copies { members, .. } => {
+                    members.iter().any(|member| self.facts.contains_key(&member.ost))
+                }
+                ObjectUse::Nobody | ObjectUse::Unknown => false,
+            }
+    }
+
+    /// What is left of it at a later look, before and after which the MDS was asked. Whoever opens a
+    /// file to write it may change its end, and nothing else for that alone.
+    pub(super) fn again(
         &self,
-        before: &ObjectUse,
+        before: &UsedObject,
         facts: &Facts,
-        after: &ObjectUse,
-    ) -> bool {
-        self.used == *before && self.facts == *facts && before == after
+        after: &UsedObject,
+    ) -> Option<ObjectDoubt> {
+        let ObjectDoubt { known, .. } = self;
+        if self.facts != *facts || known.used != before.used || known.used != after.used {
+            return None;
+        }
+        let is_end = known.end == before.end && known.end == after.end;
+        let end = if is_end { known.end } else { 0 };
+        Some(ObjectDoubt { known: UsedObject { end, ..known.clone() }, facts: facts.clone() })
     }
 }
 
-/// Damage of an object that its seal tells, without its bytes.
+/// Damage of an object that is seen without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SealDamage {
+enum SeenDamage {
     /// Somebody has compared its bytes.
     Noted,
-    LostEnd {
-        size: u64,
-        sealed: u64,
-    },
-    Grown {
-        size: u64,
-        sealed: u64,
-    },
+    /// It has `size` bytes, and had more when it was sealed, or its file was closed.
+    LostEnd { size: u64, end: u64 },
+    /// It has more than when it was sealed.
+    Grown { size: u64, end: u64 },
 }
 
-impl SealDamage {
-    fn of(fact: &StoredFact) -> Option<SealDamage> {
+impl SeenDamage {
+    /// What its seal says.
+    fn of(fact: &StoredFact) -> Option<SeenDamage> {
         let size = fact.size.ok()?;
         match fact.seal {
             StoredSeal::None => None,
-            StoredSeal::Damaged => Some(SealDamage::Noted),
-            StoredSeal::Whole { size: sealed, .. } => match size.cmp(&sealed) {
-                Ordering::Less => Some(SealDamage::LostEnd { size, sealed }),
+            StoredSeal::Damaged => Some(SeenDamage::Noted),
+            StoredSeal::Whole { size: end, .. } => match size.cmp(&end) {
+                Ordering::Less => Some(SeenDamage::LostEnd { size, end }),
                 Ordering::Equal => None,
-                Ordering::Greater => Some(SealDamage::Grown { size, sealed }),
+                Ordering::Greater => Some(SeenDamage::Grown { size, end }),
             },
         }
     }
 }
 
-impl fmt::Display for SealDamage {
+impl fmt::Display for SeenDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SealDamage::Noted => write!(f, "is damaged"),
-            SealDamage::LostEnd { size, sealed } => {
-                write!(f, "has lost its end: {size} of {sealed} bytes are left")
+            SeenDamage::Noted => write!(f, "is damaged"),
+            SeenDamage::LostEnd { size, end } => {
+                write!(f, "has lost its end: {size} of {end} bytes are left")
             }
-            SealDamage::Grown { size, sealed } => {
-                write!(f, "has {size} bytes, and should have {sealed}")
+            SeenDamage::Grown { size, end } => {
+                write!(f, "has {size} bytes, and should have {end}")
             }
         }
     }

@@ -9,23 +9,25 @@
 //!   cut off and written anew all the time, as the journal of a database, may be seen in the same
 //!   two states twice.
 //! - There are so many looks and no more: what changes all the time is left to the next check.
-//! - Each object is looked at once, but for those that seem wrong.
+//! - Each object is looked at once, but for those that seem wrong: ends of files are missed where no
+//!   list had them.
 //! - Servers are asked some times before they are given up. An OST that does not answer is left out
 //!   from then on, and nothing is told of it; without the MDS there is no end.
-//! - A file may have holes: that no OST has an object says nothing. Nor does a member that lags
-//!   behind.
-//! - No more is kept than a page for each OST, and what seems wrong.
+//! - A file may have holes: that no OST has an object says nothing, unless the file ends in it. Nor
+//!   does a member that lags behind.
+//! - No more is kept than a page for each OST, the name of an object for each file, and what seems
+//!   wrong.
 
 use super::doubts::{Facts, ObjectDoubt};
 use super::{NamespaceSource, OnlineCheck};
 use crate::cmd::storage::scrub::{Server, servers};
 use crate::target::Target;
 use glint_ost::list_order;
-use glint_proto::ObjectId;
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact};
+use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact, UsedObject};
+use glint_proto::{Ino, ObjectId};
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::error::Error;
 use std::time::Duration;
 
@@ -146,7 +148,7 @@ impl OnlineCheck {
     /// Compares all objects. An error if some could not be.
     pub(super) fn compare_objects(&mut self, target: &Target) -> Result<(), Box<dyn Error>> {
         let (mut lists, mut failed) = lists_of(target)?;
-        let mut doubts: Vec<ObjectDoubt> = Vec::new();
+        let (mut doubts, mut seen): (Vec<ObjectDoubt>, HashSet<ObjectId>) = Default::default();
         loop {
             for list in &mut lists {
                 list.read_on(self)?;
@@ -155,11 +157,13 @@ impl OnlineCheck {
             if some.is_empty() && lists.iter().all(|list| list.next.is_none()) {
                 break;
             }
-            doubts.extend(self.doubts_of(some, &asked(&lists))?);
+            doubts.extend(self.doubts_of(some, &asked(&lists), &mut seen)?);
             if doubts.len() > DOUBTS_MAX {
                 break;
             }
         }
+        self.missed_ends(&mut lists, &seen, &mut doubts)?;
+        drop(seen);
         let are_all = doubts.len() <= DOUBTS_MAX;
         for pause_ms in PAUSES_MS {
             if doubts.is_empty() {
@@ -207,46 +211,76 @@ impl OnlineCheck {
     }
 
     /// Where some objects are to be, in their order.
-    fn uses_of(&self, objects: Vec<ObjectId>) -> Result<Vec<ObjectUse>, Box<dyn Error>> {
-        let count = objects.len();
-        let uses = self.page_of(&self.source, &NamespaceQuery::Uses(objects))??.uses;
-        match uses.len() == count {
+    fn uses_of(&self, objects: Vec<ObjectId>) -> Result<Vec<UsedObject>, Box<dyn Error>> {
+        let query = NamespaceQuery::Uses(objects.clone());
+        let uses = self.page_of(&self.source, &query)??.uses;
+        match uses.iter().map(|known| known.object).eq(objects) {
             true => Ok(uses),
             false => Err("the server has said something else than whose objects are".into()),
         }
     }
 
-    /// Those of some objects that seem wrong.
+    /// Those of some objects that seem wrong. Notes that these were seen, and ends of files.
     fn doubts_of(
         &mut self,
         some: Vec<(ObjectId, Facts)>,
         asked: &BTreeSet<u16>,
+        seen: &mut HashSet<ObjectId>,
     ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
         let uses = self.uses_of(some.iter().map(|(object, _)| *object).collect())?;
         self.unless_ended()?;
         self.objects += some.len();
-        self.untold += uses.iter().filter(|used| **used == ObjectUse::Unknown).count();
+        self.untold += uses.iter().filter(|known| known.used == ObjectUse::Unknown).count();
         let objects = self.objects;
         self.progress.tell(|| format!("{objects} objects"));
         let mut doubts = Vec::new();
-        for ((object, facts), used) in some.into_iter().zip(uses) {
-            let doubt = ObjectDoubt { object, used, facts };
+        for ((_, facts), known) in some.into_iter().zip(uses) {
+            let doubt = ObjectDoubt { known, facts };
             self.unsealed += usize::from(doubt.is_unsealed(asked));
-            if !doubt.findings(asked).is_empty() {
+            let is_wrong = !doubt.findings(asked).is_empty();
+            if is_wrong || doubt.has_end() {
+                seen.insert(doubt.known.object);
+            }
+            if is_wrong {
                 doubts.push(doubt);
             }
         }
         Ok(doubts)
     }
 
-    /// Looks again at what seems wrong. Returns what still does.
-    fn look_again(
+    /// Adds the objects with ends of files that no list had, and that are not there now, either.
+    fn missed_ends(
         &self,
         lists: &mut [OstList],
-        doubts: &[ObjectDoubt],
-    ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
-        let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.object).collect();
-        let before = self.uses_of(objects.clone())?;
+        seen: &HashSet<ObjectId>,
+        doubts: &mut Vec<ObjectDoubt>,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut next = Some(NamespaceQuery::Ends(Ino(0)));
+        while let Some(query) = next.take_if(|_| doubts.len() <= DOUBTS_MAX) {
+            let page = self.page_of(&self.source, &query)??;
+            let is_missed = |known: &UsedObject| !seen.contains(&known.object);
+            let missed: Vec<UsedObject> = page.uses.into_iter().filter(is_missed).collect();
+            for some in missed.chunks(LOOKS) {
+                let objects = some.iter().map(|known| known.object).collect();
+                let mut facts = self.facts_of(lists, objects)?;
+                let asked = asked(lists);
+                doubts.extend(some.iter().filter_map(|known| {
+                    let facts = facts.remove(&known.object).unwrap_or_default();
+                    let doubt = ObjectDoubt { known: known.clone(), facts };
+                    (!doubt.findings(&asked).is_empty()).then_some(doubt)
+                }));
+            }
+            next = page.next;
+        }
+        Ok(())
+    }
+
+    /// What OSTs have of some objects, of those that they have.
+    fn facts_of(
+        &self,
+        lists: &mut [OstList],
+        objects: Vec<ObjectId>,
+    ) -> Result<HashMap<ObjectId, Facts>, Box<dyn Error>> {
         let mut facts: HashMap<ObjectId, Facts> = HashMap::new();
         for list in lists.iter_mut().filter(|list| list.failure.is_none()) {
             let query = NamespaceQuery::StoredAgain { ost: list.ost, objects: objects.clone() };
@@ -255,13 +289,23 @@ impl OnlineCheck {
                 facts.entry(fact.object).or_default().insert(list.ost, fact);
             }
         }
+        Ok(facts)
+    }
+
+    /// Looks again at what seems wrong. Returns what still does.
+    fn look_again(
+        &self,
+        lists: &mut [OstList],
+        doubts: &[ObjectDoubt],
+    ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
+        let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.known.object).collect();
+        let before = self.uses_of(objects.clone())?;
+        let mut facts = self.facts_of(lists, objects.clone())?;
         let after = self.uses_of(objects)?;
         let mut still = Vec::new();
         for ((doubt, before), after) in doubts.iter().zip(&before).zip(&after) {
-            let found = facts.remove(&doubt.object).unwrap_or_default();
-            if doubt.is_confirmed(before, &found, after) {
-                still.push(doubt.clone());
-            }
+            let found = facts.remove(&doubt.known.object).unwrap_or_default();
+            still.extend(doubt.again(before, &found, after));
         }
         Ok(still)
     }

@@ -24,8 +24,12 @@ fn three() -> ObjectUse {
     copies(3, &[(2, Serving), (0, Serving), (1, Serving)])
 }
 
+fn known(used: ObjectUse, end: u64) -> UsedObject {
+    UsedObject { object: OBJECT, used, end }
+}
+
 fn doubt(used: ObjectUse, facts: impl IntoIterator<Item = (u16, StoredFact)>) -> ObjectDoubt {
-    ObjectDoubt { object: OBJECT, used, facts: facts.into_iter().collect() }
+    ObjectDoubt { known: known(used, 0), facts: facts.into_iter().collect() }
 }
 
 fn unsealed(sizes: &[(u16, FsResult<u64>)]) -> Vec<(u16, StoredFact)> {
@@ -133,12 +137,20 @@ fn a_lost_end_is_copied_from_another_and_nothing_brings_it_back_without() {
     facts[0].1.size = Ok(4);
     let lost = format!("{IT} on OST 1 has lost its end: 4 of 9 bytes are left");
     assert_eq!(repairable(two(), facts.clone()), [format!("{lost}; OST 2 has its copy")]);
-    let alone = format!("{lost}; restore the file, which --repair would cut");
+    let alone = format!("{lost}; {RESTORE_IT}");
     assert_eq!(left_of(ObjectUse::Alone(1), facts.clone()), [alone]);
     // What is left of it on another OST says nothing, nor what is being moved or destroyed.
     assert_eq!(left_of(ObjectUse::Alone(2), facts.clone()), NONE);
     assert_eq!(left_of(ObjectUse::Unknown, facts.clone()), NONE);
 
+    // Nothing is copied from one that is shorter: it would be called sound.
+    let shorter = unsealed(&[(2, Ok(8))])[0];
+    assert_eq!(
+        left_of(two(), vec![facts[0], shorter]),
+        [format!("{lost}; no other copy is right")]
+    );
+    let missing = ObjectDoubt { known: known(two(), 9), ..doubt(two(), [shorter]) };
+    assert_eq!(missing.findings(&BTreeSet::from([1, 2]))[0].outcome, Outcome::Left);
     facts[1].1.seal = StoredSeal::Damaged;
     let found = left_of(two(), facts.clone());
     let damaged = format!("{IT} on OST 2 is damaged; no other copy is right");
@@ -157,21 +169,56 @@ fn objects_of_nobody_are_named_where_they_are() {
 }
 
 #[test]
+fn the_end_of_a_file_is_missed_where_it_is_to_be() {
+    let ends = |used: ObjectUse, end, sizes: &[(u16, FsResult<u64>)]| {
+        let doubt = ObjectDoubt { known: known(used, end), ..doubt(two(), unsealed(sizes)) };
+        (texts(&doubt, &[0, 1, 2], Outcome::Left), doubt.has_end())
+    };
+    let found = |what: &str| vec![format!("{IT} {what}; {RESTORE_IT}")];
+    let alone = || ObjectUse::Alone(1);
+    let missing = found("is missing on OST 1: 9 bytes, to the file's end");
+    assert_eq!(ends(alone(), 9, &[]), (missing.clone(), false));
+    assert_eq!(ends(alone(), 9, &[(2, Ok(9))]), (missing, false), "it is elsewhere");
+    let cut = found("on OST 1 has lost its end: 4 of 9 bytes are left");
+    assert_eq!(ends(alone(), 9, &[(1, Ok(4))]), (cut, true));
+    assert_eq!(ends(alone(), 9, &[(1, Ok(9))]), (Vec::new(), true));
+    // Another one has it, or it is being written.
+    assert_eq!(ends(alone(), 0, &[(1, Ok(4))]), (Vec::new(), false));
+    assert_eq!(ends(alone(), 0, &[]), (Vec::new(), false));
+    let missing = found("is missing on OST 2 and OST 1: 9 bytes, to the file's end");
+    assert_eq!(ends(two(), 9, &[]), (missing, false));
+    let cut = found("on OST 2 and OST 1 has lost its end: 4 of 9 bytes are left");
+    assert_eq!(ends(two(), 9, &[(1, Ok(4)), (2, Ok(4))]), (cut, true));
+    assert_eq!(ends(two(), 9, &[(1, Ok(9)), (2, Ok(9))]), (Vec::new(), true));
+    // Somebody may have it, or has lost nothing that others have.
+    assert_eq!(ends(copies(3, &[(2, Serving), (1, Syncing)]), 9, &[]), (Vec::new(), false));
+    assert_eq!(ends(copies(3, &[(2, Serving), (3, Serving)]), 9, &[]), (Vec::new(), false));
+    assert_eq!(ends(ObjectUse::Unknown, 9, &[]), (Vec::new(), false));
+    let not_asked = ObjectDoubt { known: known(alone(), 9), facts: Facts::new() };
+    assert_eq!(texts(&not_asked, &[0], Outcome::Left), NONE);
+}
+
+#[test]
 fn what_has_changed_meanwhile_is_not_told() {
-    let (used, later) = (two(), copies(4, &[(2, Serving), (1, Serving)]));
-    let doubt = doubt(used.clone(), unsealed(&[(2, Ok(5))]));
+    let (used, later) = (known(two(), 9), known(copies(4, &[(2, Serving), (1, Serving)]), 9));
+    let doubt = ObjectDoubt { known: used.clone(), ..doubt(two(), unsealed(&[(2, Ok(5))])) };
     let same = doubt.facts.clone();
-    assert!(doubt.is_confirmed(&used, &same, &used));
-    assert!(!doubt.is_confirmed(&later, &same, &later), "the chain was changed");
-    assert!(!doubt.is_confirmed(&used, &same, &later), "while it was looked at");
-    assert!(!doubt.is_confirmed(&ObjectUse::Nobody, &same, &ObjectUse::Nobody), "removed");
+    assert_eq!(doubt.again(&used, &same, &used), Some(doubt.clone()));
+    assert!(doubt.again(&later, &same, &later).is_none(), "the chain was changed");
+    assert!(doubt.again(&used, &same, &later).is_none(), "while it was looked at");
+    let removed = known(ObjectUse::Nobody, 0);
+    assert!(doubt.again(&removed, &same, &removed).is_none(), "removed");
     for sizes in [&[(1, Ok(5)), (2, Ok(5))][..], &[(2, Ok(6))], &[]] {
         let facts: Facts = unsealed(sizes).into_iter().collect();
-        assert!(!doubt.is_confirmed(&used, &facts, &used), "{sizes:?}");
+        assert!(doubt.again(&used, &facts, &used).is_none(), "{sizes:?}");
     }
-    let mut facts = same;
+    let mut facts = same.clone();
     facts.entry(2).and_modify(|fact| fact.seal = StoredSeal::Whole { size: 5, digest: 1 });
-    assert!(!doubt.is_confirmed(&used, &facts, &used), "it was sealed");
+    assert!(doubt.again(&used, &facts, &used).is_none(), "it was sealed");
+    // Of the end of a file that somebody opens nothing is said, and of its copies all the same.
+    let opened = known(two(), 0);
+    let again = doubt.again(&used, &same, &opened).unwrap();
+    assert_eq!((&again.known, &again.facts), (&opened, &same));
 }
 
 #[test]
