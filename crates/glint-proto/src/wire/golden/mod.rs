@@ -259,6 +259,8 @@ fn requests_and_replies_of_a_connection() {
         survived: Survived { mds: 9, ost: 10 },
         evicted: false,
     };
+    let members = vec![Member { ost: 1, state: MemberState::Serving }];
+    let copies = ObjectUse::Copies { chain: chain().id, version: 3, members };
     let page = NamespacePage {
         inodes: vec![InodeFact {
             ino: Ino(7),
@@ -276,26 +278,16 @@ fn requests_and_replies_of_a_connection() {
         }],
         damaged: vec!["d".into()],
         next: Some(NamespaceQuery::Entries(vec![2])),
-        stored: vec![
-            StoredFact { object: OBJECT, size: Err(Errno::EIO), seal: StoredSeal::None },
-            StoredFact {
-                object: OBJECT,
-                size: Ok(1),
-                seal: StoredSeal::Whole { size: 2, digest: 3 },
-            },
-            StoredFact { object: OBJECT, size: Ok(1), seal: StoredSeal::Damaged },
-        ],
+        stored: [
+            (Err(Errno::EIO), StoredSeal::None),
+            (Ok(1), StoredSeal::Whole { size: 2, digest: 3 }),
+            (Ok(1), StoredSeal::Damaged),
+        ]
+        .map(|(size, seal)| StoredFact { object: OBJECT, size, seal })
+        .to_vec(),
         uses: vec![
             UsedObject { object: OBJECT, used: ObjectUse::Alone(1), end: 2 },
-            UsedObject {
-                object: OBJECT,
-                used: ObjectUse::Copies {
-                    chain: chain().id,
-                    version: 3,
-                    members: vec![Member { ost: 1, state: MemberState::Serving }],
-                },
-                end: 4,
-            },
+            UsedObject { object: OBJECT, used: copies, end: 4 },
         ],
     };
     let replies = [
