@@ -22,7 +22,8 @@ impl<K: Kv> Mds<K> {
             // Whoever has OSTs, too, is asked about objects.
             NamespaceQuery::Stored { .. }
             | NamespaceQuery::StoredAgain { .. }
-            | NamespaceQuery::Uses(_) => Err(Errno::EOPNOTSUPP),
+            | NamespaceQuery::Uses(_)
+            | NamespaceQuery::Ends(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 
@@ -122,7 +123,7 @@ impl<K: Kv> Mds<K> {
 }
 
 /// The inode number after a key, which may be malformed.
-fn after(key: &[u8]) -> Ino {
+pub(super) fn after(key: &[u8]) -> Ino {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(key).for_each(|(byte, of_key)| *byte = *of_key);
     Ino(u64::from_be_bytes(bytes).saturating_add(1))

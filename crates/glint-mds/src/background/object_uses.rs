@@ -1,20 +1,24 @@
 //! Where objects are to be, for a check of what OSTs have that goes on beside requests.
 //!
-//! Invariant: no object is called nobody's that a file has, or may have once a client that is there
-//! has told of the file, or that somebody removes.
+//! Invariants:
+//! - No object is called nobody's that a file has, or may have once a client that is there has told
+//!   of the file, or that somebody removes.
+//! - An end is said only of a file that has a name and is not written: the last who wrote it has said
+//!   how large its objects are, and no other changes that without saying so first.
 
+use super::namespace_pages::after;
 use crate::error::errno;
 use crate::service::Mds;
 use crate::session::sessions::is_of_server;
 use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::ObjectUse;
-use glint_proto::{Attr, Errno, FsResult, ObjectId};
+use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, UsedObject};
+use glint_proto::{Attr, Errno, FsResult, Ino, ObjectId};
 
 impl<K: Kv> Mds<K> {
     /// Where some objects are to be, in their order. `own` OSTs are those of the MDS's own server.
-    pub async fn object_uses(&self, objects: &[ObjectId], own: u16) -> FsResult<Vec<ObjectUse>> {
+    pub async fn object_uses(&self, objects: &[ObjectId], own: u16) -> FsResult<Vec<UsedObject>> {
         if objects.len() > CHECKED_RECORDS_MAX {
             return Err(Errno::EINVAL);
         }
@@ -24,37 +28,58 @@ impl<K: Kv> Mds<K> {
             self.is_recovering() || sessions.iter().any(|(_, value)| !is_of_server(value));
         let mut uses = Vec::with_capacity(objects.len());
         for object in objects {
-            let its = self.object_use(*object, own).await?;
+            let (used, end) = self.object_use(*object, own).await?;
             let is_granted = || self.allocator.holder_of(object.ino).is_some();
-            uses.push(match its {
+            let used = match used {
                 ObjectUse::Nobody if may_be_told || is_granted() => ObjectUse::Unknown,
-                its => its,
-            });
+                used => used,
+            };
+            uses.push(UsedObject { object: *object, used, end });
         }
         Ok(uses)
     }
 
-    /// The same of one, if no client is there.
-    async fn object_use(&self, object: ObjectId, own: u16) -> FsResult<ObjectUse> {
+    /// A page of objects with the ends of files, of inodes from this one on. `own` as above.
+    pub async fn object_ends(&self, from: Ino, own: u16) -> FsResult<NamespacePage> {
+        let (from, to) = (from.key(), [0xff; 9]);
+        let found = self.kv.scan(Keyspace::Inode, &from, &to, CHECKED_RECORDS_MAX).await;
+        let found = found.map_err(errno)?;
+        let uses = found.iter().filter_map(|(key, value)| {
+            let ino = Ino::from_key(key).filter(|_| key.len() == 8)?;
+            let attr = InodeRecord::decode(ino, value).ok()?.attr;
+            let last = attr.layout.pieces(attr.size.checked_sub(1)?, 1).next()?;
+            let (object, end) = (attr.layout.object(ino, last.stripe), end_in(&attr, last.stripe));
+            let used = self.use_at(attr.layout.ost_of(last.stripe, own));
+            (end > 0).then_some(UsedObject { object, used, end })
+        });
+        let uses = uses.collect();
+        let last = found.last().filter(|_| found.len() == CHECKED_RECORDS_MAX);
+        let next = last.map(|(key, _)| NamespaceQuery::Ends(after(key)));
+        Ok(NamespacePage { uses, next, ..NamespacePage::default() })
+    }
+
+    /// Where one is to be, if no client is there, and the end of its file in it.
+    async fn object_use(&self, object: ObjectId, own: u16) -> FsResult<(ObjectUse, u64)> {
         let key = object.ino.key();
         if let Some(value) = self.kv.get(Keyspace::Inode, &key).await.map_err(errno)? {
             let record = InodeRecord::decode(object.ino, value.as_ref());
             let Some(attr) = record.ok().map(|record| record.attr).filter(Attr::is_file) else {
                 // Of one that is damaged nobody knows what it has.
-                return Ok(ObjectUse::Unknown);
+                return Ok((ObjectUse::Unknown, 0));
             };
             if let Some(stripe) = attr.layout.stripe_of(object) {
-                return Ok(self.use_at(attr.layout.ost_of(stripe, own)));
+                let used = self.use_at(attr.layout.ost_of(stripe, own));
+                return Ok((used, end_in(&attr, stripe)));
             }
             if attr.size_on_ost {
                 // Somebody writes it, or has crashed meanwhile.
-                return Ok(ObjectUse::Unknown);
+                return Ok((ObjectUse::Unknown, 0));
             }
         }
         // What is to be destroyed, or moved to, is under the number of the file, or of the object.
         let last = [key.as_slice(), &[0xff; 3]].concat();
         let left = self.kv.scan(Keyspace::Orphan, &key, &last, 1).await.map_err(errno)?;
-        Ok(if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown })
+        Ok((if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown }, 0))
     }
 
     fn use_at(&self, target: u16) -> ObjectUse {
@@ -64,6 +89,40 @@ impl<K: Kv> Mds<K> {
             }
             // One that does not exist is found with the inode.
             None => ObjectUse::Alone(target),
+        }
+    }
+}
+
+/// Bytes of the object of a stripe, if the file ends in it; 0 if not, or while that is not known.
+fn end_in(attr: &Attr, stripe: u16) -> u64 {
+    let end = attr.layout.object_size(stripe, attr.size);
+    let is_known = attr.is_file() && !attr.size_on_ost && attr.nlink > 0;
+    if is_known && attr.layout.file_size(stripe, end) == attr.size { end } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::{Layout, Timestamp};
+
+    #[test]
+    fn a_file_ends_in_one_of_its_objects() {
+        const UNIT: u64 = 1 << 16;
+        let layout = Layout { stripe_bytes_log2: 16, stripe_count: 3, ..Layout::default() };
+        let attr = Attr { layout, ..Attr::new(Ino(7), 0o100_644, Timestamp::default()) };
+        let ends = |size| [0, 1, 2].map(|stripe| end_in(&Attr { size, ..attr }, stripe));
+        assert_eq!(ends(0), [0, 0, 0]);
+        assert_eq!(ends(5), [5, 0, 0]);
+        assert_eq!(ends(UNIT), [UNIT, 0, 0]);
+        assert_eq!(ends(2 * UNIT + 1), [0, 0, 1]);
+        assert_eq!(ends(3 * UNIT), [0, 0, UNIT]);
+        assert_eq!(ends(3 * UNIT + 7), [UNIT + 7, 0, 0]);
+        for unknown in [
+            Attr { size_on_ost: true, ..attr },
+            Attr { nlink: 0, ..attr },
+            Attr { mode: 0o040_755, ..attr },
+        ] {
+            assert_eq!(end_in(&Attr { size: 5, ..unknown }, 0), 0, "{unknown:?}");
         }
     }
 }

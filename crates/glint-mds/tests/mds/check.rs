@@ -8,8 +8,8 @@ use futures_lite::future::block_on;
 use glint_kv::{Batch, Keyspace, Kv, Pair};
 use glint_mds::{check, clients_to_return};
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse};
-use glint_proto::{FileType, Ino, ObjectId};
+use glint_proto::message::{MdsRequest, NamespacePage, NamespaceQuery, ObjectUse, UsedObject};
+use glint_proto::{FileType, Ino, ObjectAttr, ObjectId, OpenFlags};
 
 /// The entry of a name.
 fn entry(tree: &Tree, name: &str) -> Pair {
@@ -138,7 +138,10 @@ fn pages_have_a_limit_and_leave_nothing_out() {
 #[test]
 fn objects_are_of_their_files_or_of_nobody() {
     let tree = planted();
-    let uses = |objects: &[ObjectId]| block_on(tree.mds.object_uses(objects, 1));
+    let uses = |objects: &[ObjectId]| {
+        let uses = block_on(tree.mds.object_uses(objects, 1));
+        uses.map(|uses| uses.into_iter().map(|one| one.used).collect::<Vec<_>>())
+    };
     let first = ObjectId { ino: tree.ino("file"), stripe: 0 };
     let directory = ObjectId { ino: Ino::ROOT, ..first };
     let moved = ObjectId { stripe: 9, ..first };
@@ -160,4 +163,25 @@ fn objects_are_of_their_files_or_of_nobody() {
     put(&tree, Keyspace::Orphan, &moved.key(), &[0]);
     assert_eq!(uses(&[moved, gone]).unwrap(), [unknown.clone(), unknown]);
     assert!(uses(&vec![first; CHECKED_RECORDS_MAX + 1]).is_err());
+}
+
+#[test]
+fn ends_are_said_of_files_that_have_names_and_are_not_written() {
+    let tree = planted();
+    let ino = tree.ino("other");
+    let object = ObjectId { ino, stripe: 0 };
+    let ends = || block_on(tree.mds.object_ends(Ino(0), 1)).unwrap();
+    let end = || block_on(tree.mds.object_uses(&[object], 1)).unwrap().remove(0).end;
+    let write = OpenFlags { write: true, ..OpenFlags::default() };
+    assert!(ends().uses.is_empty() && ends().next.is_none() && end() == 0, "nothing was written");
+    tree.ask(&ROOT, &MdsRequest::Open { ino, flags: write }).unwrap();
+    let wrote = ObjectAttr { size: 9, blocks: 1, mtime: tree.now(), ctime: tree.now() };
+    let wrote = Some((1, Some(wrote)));
+    tree.ask(&ROOT, &MdsRequest::Release { ino, write: true, wrote }).unwrap();
+    assert_eq!(ends().uses, [UsedObject { object, used: ObjectUse::Alone(0), end: 9 }]);
+    assert_eq!(end(), 9);
+    assert!(block_on(tree.mds.object_ends(Ino(ino.0 + 1), 1)).unwrap().uses.is_empty());
+    // Whoever opens it to write it may cut it.
+    tree.ask(&ROOT, &MdsRequest::Open { ino, flags: write }).unwrap();
+    assert!(ends().uses.is_empty() && end() == 0);
 }

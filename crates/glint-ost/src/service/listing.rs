@@ -10,17 +10,24 @@
 //! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
 //!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
 //!   would be taken for one that stands still.
-//! - Nobody waits for a list: no object is opened, and no lock is taken.
+//! - Nobody waits for a list: no lock is taken, and no open file of the store. An object is open
+//!   only while its size and its seal are looked at.
+//! - A seal is what the disk has of it: it is taken off before a byte changes (`store/object.rs`),
+//!   so what has one was not being changed then. Equal copies are sealed alike, in blocks whose size
+//!   follows from that of the object, and have the same digest.
 
-use crate::disk::{CallKind, Disk, DiskWatch};
+use crate::disk::{CallKind, Disk, DiskFile, DiskResult, DiskWatch};
 use crate::ost_set::OstSet;
 use crate::search::on_its_disk;
 use crate::service::Ost;
+use crate::store::checksum::Sums;
+use crate::store::object::unreadable::UNREADABLE;
+use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX};
 use crate::store::object_store::{
     DIRECTORIES, ObjectStore, SHARD_SHIFT, directory_name, parse_name, path_of, shard_of,
 };
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespacePage, NamespaceQuery, StoredFact};
+use glint_proto::message::{NamespacePage, NamespaceQuery, StoredFact, StoredSeal};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, clock};
 use parking_lot::Mutex;
 use std::io;
@@ -106,18 +113,47 @@ impl<D: Disk> ObjectStore<D> {
         Ok(objects)
     }
 
+    /// Size of an object, and what its seal says. One that cannot be opened has a size all the same.
+    fn size_and_seal(&self, path: &str) -> DiskResult<(u64, StoredSeal)> {
+        let Ok(file) = self.disk.open_to_read(path) else {
+            return Ok((self.disk.size(path)?, StoredSeal::None));
+        };
+        let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
+        let seal = match file.attribute(ATTRIBUTE, &mut value) {
+            Ok(len) => stored_seal(&value[..len]),
+            Err(_) => StoredSeal::None,
+        };
+        // After the seal: of one that grows in between, a later look finds no seal.
+        Ok((file.stat()?.size, seal))
+    }
+
     /// Those of some objects that are there.
     fn facts_of(&self, objects: &[ObjectId], watch: &DiskWatch) -> Vec<StoredFact> {
         let fact = |object: &ObjectId| {
             let _call = watch.begin(CallKind::Short);
-            let size = match self.disk.size(&path_of(*object)) {
-                Ok(size) => Ok(size),
+            let (size, seal) = match self.size_and_seal(&path_of(*object)) {
+                Ok((size, seal)) => (Ok(size), seal),
                 Err(rustix::io::Errno::NOENT) => return None,
-                Err(error) => Err(Errno::from_io(&error.into())),
+                Err(error) => (Err(Errno::from_io(&error.into())), StoredSeal::None),
             };
-            Some(StoredFact { object: *object, size })
+            Some(StoredFact { object: *object, size, seal })
         };
         objects.iter().filter_map(fact).collect()
+    }
+}
+
+/// What the attribute with the checksums of an object says of all of it.
+fn stored_seal(value: &[u8]) -> StoredSeal {
+    if value == UNREADABLE {
+        return StoredSeal::Damaged;
+    }
+    match (Sums::decode(value), value.last_chunk()) {
+        (Some(sums), _) if sums.has_damage() => StoredSeal::Damaged,
+        // It ends with a checksum of the size and of all checksums.
+        (Some(sums), Some(digest)) => {
+            StoredSeal::Whole { size: sums.size(), digest: u32::from_le_bytes(*digest) }
+        }
+        _ => StoredSeal::None,
     }
 }
 
@@ -214,6 +250,7 @@ impl<D: Disk> OstSet<D> {
 mod tests {
     use super::*;
     use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
+    use crate::store::object::ReadMode;
     use futures_lite::future::block_on;
     use std::path::Path;
     use std::sync::Arc;
@@ -299,7 +336,8 @@ mod tests {
             block_on(osts.check_stored(3, NamespaceQuery::StoredAgain { ost, objects }))
         };
         let both = ask(3, vec![object(1), object(2)]).unwrap().stored;
-        assert_eq!(both, [StoredFact { object: object(1), size: Ok(4) }]);
+        let unsealed = StoredFact { object: object(1), size: Ok(4), seal: StoredSeal::None };
+        assert_eq!(both, [unsealed]);
         assert!(ask(2, Vec::new()).unwrap_err().contains("OST 2 is not on this server"));
         assert!(ask(4, Vec::new()).is_err());
         assert!(ask(3, vec![object(1); CHECKED_RECORDS_MAX + 1]).is_err());
@@ -307,5 +345,60 @@ mod tests {
         let list = NamespaceQuery::Stored { ost: 3, after: None };
         assert!(block_on(osts.check_stored(3, list)).unwrap_err().contains("cannot be listed"));
         assert_eq!(osts.failure(0), None, "a check is no reason to give up an OST");
+    }
+
+    #[test]
+    fn equal_copies_have_equal_seals_however_they_were_written() {
+        const LEN: u64 = 200_000;
+        let data: Vec<u8> = (0..LEN).map(|n| (n % 251) as u8).collect();
+        let disks = [MemoryDisk::default(), MemoryDisk::default(), MemoryDisk::default()];
+        let stores = disks.each_ref().map(store);
+        let seal = |store: &ObjectStore<MemoryDisk>| {
+            store.settle(Duration::ZERO, None).unwrap();
+            store.facts_of(&[object(1)], &DiskWatch::default())[0].seal
+        };
+        let write = |store: &ObjectStore<MemoryDisk>, from: usize, data: &[u8]| {
+            store.write(object(1), from as u64, data, None, false).unwrap();
+        };
+        write(&stores[0], 0, &data);
+        // In parts, sealed between them.
+        write(&stores[1], 100_000, &data[100_000..]);
+        assert!(matches!(seal(&stores[1]), StoredSeal::Whole { size: LEN, .. }));
+        write(&stores[1], 0, &data[..100_000]);
+        write(&stores[2], 0, &data);
+        stores[2].truncate(object(1), 100_000).unwrap();
+        write(&stores[2], 100_000, &data[100_000..]);
+        let [one, two, three] = stores.each_ref().map(seal);
+        assert!(matches!(one, StoredSeal::Whole { size: LEN, .. }));
+        assert!(one == two && one == three, "{one:?} {two:?} {three:?}");
+
+        write(&stores[1], 70_000, b"other");
+        let unsealed = stores[1].facts_of(&[object(1)], &DiskWatch::default());
+        assert_eq!((unsealed[0].size, unsealed[0].seal), (Ok(LEN), StoredSeal::None));
+        assert_ne!(seal(&stores[1]), one);
+        // What is cut off behind the server's back keeps the size of its seal.
+        disks[0].open(&path_of(object(1))).unwrap().set_size(1000).unwrap();
+        let cut = stores[0].facts_of(&[object(1)], &DiskWatch::default());
+        assert_eq!((cut[0].size, cut[0].seal), (Ok(1000), one));
+    }
+
+    #[test]
+    fn what_is_known_to_be_damaged_is_said_and_what_is_no_seal_is_none() {
+        let sealed = Sums::compute(|_, _| Ok(0), 0, &[], None).unwrap().encode();
+        assert!(matches!(stored_seal(&sealed), StoredSeal::Whole { size: 0, .. }));
+        assert_eq!(stored_seal(&UNREADABLE), StoredSeal::Damaged);
+        for value in [&[][..], &[1, 16, 0], &sealed[1..]] {
+            assert_eq!(stored_seal(value), StoredSeal::None);
+        }
+
+        let disk = MemoryDisk::default();
+        let store = store(&disk);
+        store.write(object(1), 0, b"data", None, false).unwrap();
+        store.settle(Duration::ZERO, None).unwrap();
+        disk.open(&path_of(object(1))).unwrap().write(b"rot!", 0).unwrap();
+        let file = store.file(object(1), None).unwrap().unwrap();
+        assert!(file.checked_read(0, &mut [0; 4], ReadMode::Waiting).is_err());
+        let facts = store.facts_of(&[object(1)], &DiskWatch::default());
+        assert_eq!(facts[0].seal, StoredSeal::Damaged);
     }
 }

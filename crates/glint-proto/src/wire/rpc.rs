@@ -18,6 +18,7 @@ use crate::{
 };
 pub use namespace::{
     EntryFact, EntryPlace, InodeFact, NamespacePage, NamespaceQuery, ObjectUse, StoredFact,
+    StoredSeal, UsedObject,
 };
 pub use orders::{
     BalanceStep, BalanceTurn, DrainOst, DrainStep, FilesToMove, GiveUp, GiveUpStep, OstOrder,

@@ -55,6 +55,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 let uses = self.mds.object_uses(&objects, self.osts.count()).await;
                 uses.map(|uses| NamespacePage { uses, ..NamespacePage::default() })
             }
+            NamespaceQuery::Ends(from) => self.mds.object_ends(from, self.osts.count()).await,
             query => self.mds.namespace_page(query).await,
         };
         page.map_err(|errno| format!("the namespace cannot be read: {errno}"))

@@ -13,7 +13,7 @@ impl<D: Dice> Hostile<D> {
     /// Any part of the namespace or of the objects, or more of it than one may ask for at once.
     pub(super) fn namespace_query(&self) -> Option<NamespaceQuery> {
         let object = || Some(ObjectId { ino: self.ino()?, stripe: self.pick(&STRIPES)? });
-        Some(match self.roll(8)? {
+        Some(match self.roll(9)? {
             0 => NamespaceQuery::Inodes(Ino(self.number()?)),
             1 => NamespaceQuery::Entries(Vec::new()),
             2 => NamespaceQuery::Entries(self.ino()?.key().to_vec()),
@@ -28,6 +28,7 @@ impl<D: Dice> Hostile<D> {
                 let count = self.pick(&[0, 1, CHECKED_RECORDS_MAX + 1])?;
                 NamespaceQuery::Uses(vec![object()?; count])
             }
+            7 => NamespaceQuery::Ends(Ino(self.number()?)),
             _ => {
                 let (parent, cookie) = (self.ino()?, self.number()?);
                 let place = EntryPlace { parent, cookie, name: self.name()?.to_vec() };

@@ -54,10 +54,12 @@ pub(crate) const USAGE: u8 = 16;
 /// checked, and whether the OSTs of files exist. What seems wrong is looked at a second time, as it
 /// may have been changed meanwhile, and all is checked once more if something is found. Then each
 /// OST is asked for its objects: an OST that lacks its copy of a file which another one has, copies
-/// that are not equally large, and objects that belong to no file, are told if it is so for some
-/// seconds. Copies are compared where all members of a chain serve, and by their sizes alone;
-/// objects without file count as wrong when no client is there that may tell of one. Of a file
-/// without copies nobody can tell a lost object from a hole. --skip-data leaves the objects alone.
+/// that are not equally large or have different contents, objects that have lost their end, and
+/// objects that belong to no file, are told if it is so for some seconds. Copies are compared where
+/// all members of a chain serve, and contents by the checksums of objects that were left alone for
+/// some seconds: no data is read. Objects without file count as wrong when no client is there that
+/// may tell of one. Of a file without copies nobody can tell a lost object from a hole, unless the
+/// file ends in it. --skip-data leaves the objects alone.
 /// This is for those who may do everything there, takes about 150 bytes of memory here for each
 /// inode, and for objects a page of each OST, and puts nothing right. Orphans, extended attributes
 /// and sizes of files are looked at only when the server is stopped; `glint scrub` compares data

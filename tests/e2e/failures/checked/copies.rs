@@ -16,13 +16,13 @@ use support::*;
 const FILES: u64 = 12;
 const BYTES: usize = 200_000;
 
-fn bytes(seed: u64) -> Vec<u8> {
+pub(super) fn bytes(seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     (0..BYTES).map(|_| random.below(256) as u8).collect()
 }
 
 /// Objects of an OST: paths below its directory, and content.
-fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(super) fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let top = ost.join("objects");
     for folder in fs::read_dir(&top).unwrap().flatten() {
@@ -35,7 +35,7 @@ fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-fn flip(ost: &Path, object: &Path, at: u64) {
+pub(super) fn flip(ost: &Path, object: &Path, at: u64) {
     let path = ost.join("objects").join(object);
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
@@ -43,13 +43,13 @@ fn flip(ost: &Path, object: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
-fn name(object: &Path) -> &str {
+pub(super) fn name(object: &Path) -> &str {
     object.file_name().unwrap().to_str().unwrap()
 }
 
 /// Waits until servers with these directories have nothing to make equal any more: a member that ends
 /// before that lacks it, for all that is known.
-fn until_stable(dirs: &[PathBuf]) {
+pub(super) fn until_stable(dirs: &[PathBuf]) {
     eventually_none("all is on stable storage", || {
         let logs = dirs.iter().map(|dir| (dir, fs::read(dir.join("recent.log")).unwrap()));
         let (dir, log) = logs.into_iter().find(|(_, log)| !log.is_empty())?;

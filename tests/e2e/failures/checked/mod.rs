@@ -1,4 +1,5 @@
 //! What a check of the file system finds: stopped, or while it is served.
 
+mod contents;
 mod copies;
 mod online;

@@ -9,6 +9,7 @@ use glint_server::data_dir::DataDir;
 use glint_server::{Settings, engine_options};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -119,6 +120,45 @@ fn damage_is_found_while_the_server_runs() {
     assert_eq!(away.status.code(), Some(8), "{away:?}");
     let both = glint().args(["fsck", "--repair", "--online", &address(port)]).output().unwrap();
     assert_eq!(both.status.code(), Some(16), "{both:?}");
+}
+
+#[test]
+fn ends_of_files_without_copies_are_missed() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--scrub-bandwidth", "0"]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let files = ["cut", "lost", "whole"].map(|name| dir.join(name));
+    files.iter().for_each(|file| fs::write(file, [b'x'; 5000]).unwrap());
+    // All of it is a hole, and its end is an object all the same.
+    fs::File::create(dir.join("hole")).unwrap().set_len(1 << 20).unwrap();
+    let objects = files.each_ref().map(|file| {
+        let start = format!("{:016x}.", fs::metadata(file).unwrap().ino());
+        move |name: &str| name.starts_with(&start)
+    });
+    mount.stop();
+    assert!(check(&address(port), 0).0.is_empty());
+    let top = world.data().join("ost0/objects");
+    let stored = fs::read_dir(&top).unwrap().flatten();
+    let stored: Vec<_> =
+        stored.flat_map(|folder| fs::read_dir(folder.path()).unwrap().flatten()).collect();
+    let [cut, lost, _] = objects.map(|is_its| {
+        let its = stored.iter().find(|entry| is_its(entry.file_name().to_str().unwrap()));
+        its.expect("an object").path()
+    });
+    fs::File::options().write(true).open(&cut).unwrap().set_len(1000).unwrap();
+    fs::remove_file(&lost).unwrap();
+    let (mut found, summary) = check(&address(port), 4);
+    assert_eq!((found.len(), &summary["unrepaired"]), (2, &2.into()), "{found:?}");
+    found.sort_by_key(|one| one.contains("is missing"));
+    let cut = "on OST 0 has lost its end: 1000 of 5000 bytes are left; restore the file";
+    assert!(found[0].contains(cut), "{found:?}");
+    let missing = "is missing on OST 0: 5000 bytes, to the file's end; restore the file";
+    assert!(found[1].contains(missing), "{found:?}");
+    let said = glint().args(["fsck", "--online", &address(port)]).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("2 findings, 2 that --repair cannot put right"), "{said}");
+    server.stop();
 }
 
 #[test]

@@ -204,6 +204,7 @@ fn requests_and_replies_of_a_connection() {
         Request::Check(NamespaceQuery::Stored { ost: 1, after: Some(OBJECT) }),
         Request::Check(NamespaceQuery::StoredAgain { ost: 1, objects: vec![OBJECT] }),
         Request::Check(NamespaceQuery::Uses(vec![OBJECT])),
+        Request::Check(NamespaceQuery::Ends(Ino(1))),
     ];
     must_be(
         &requests,
@@ -239,7 +240,8 @@ fn requests_and_replies_of_a_connection() {
          Check 17020101010110016e
          Check 170301010708
          Check 170401010708
-         Check 1705010708",
+         Check 1705010708
+         Check 170601",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -257,6 +259,8 @@ fn requests_and_replies_of_a_connection() {
         survived: Survived { mds: 9, ost: 10 },
         evicted: false,
     };
+    let members = vec![Member { ost: 1, state: MemberState::Serving }];
+    let copies = ObjectUse::Copies { chain: chain().id, version: 3, members };
     let page = NamespacePage {
         inodes: vec![InodeFact {
             ino: Ino(7),
@@ -274,14 +278,16 @@ fn requests_and_replies_of_a_connection() {
         }],
         damaged: vec!["d".into()],
         next: Some(NamespaceQuery::Entries(vec![2])),
-        stored: vec![StoredFact { object: OBJECT, size: Err(Errno::EIO) }],
+        stored: [
+            (Err(Errno::EIO), StoredSeal::None),
+            (Ok(1), StoredSeal::Whole { size: 2, digest: 3 }),
+            (Ok(1), StoredSeal::Damaged),
+        ]
+        .map(|(size, seal)| StoredFact { object: OBJECT, size, seal })
+        .to_vec(),
         uses: vec![
-            ObjectUse::Alone(1),
-            ObjectUse::Copies {
-                chain: chain().id,
-                version: 3,
-                members: vec![Member { ost: 1, state: MemberState::Serving }],
-            },
+            UsedObject { object: OBJECT, used: ObjectUse::Alone(1), end: 2 },
+            UsedObject { object: OBJECT, used: copies, end: 4 },
         ],
     };
     let replies = [
@@ -320,7 +326,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102010708010a02020103020103010100",
+         Checked 10010704010106040109010110016e07040101016401010102030708010a0007080001010203070800010202070802010207080302010301010004",
     );
 }
 

@@ -20,6 +20,8 @@ pub enum NamespaceQuery {
     StoredAgain { ost: u16, objects: Vec<ObjectId> },
     /// What the MDS knows of these objects, in their order.
     Uses(Vec<ObjectId>),
+    /// The same of objects with the ends of files, in the order of inodes, from this one on.
+    Ends(Ino),
 }
 
 /// Answer to a [`NamespaceQuery`].
@@ -32,7 +34,7 @@ pub struct NamespacePage {
     /// How to go on, if there may be more.
     pub next: Option<NamespaceQuery>,
     pub stored: Vec<StoredFact>,
-    pub uses: Vec<ObjectUse>,
+    pub uses: Vec<UsedObject>,
 }
 
 /// What a check has to know of an inode.
@@ -78,6 +80,27 @@ pub struct StoredFact {
     pub object: ObjectId,
     /// Bytes; or why nobody can say how many.
     pub size: FsResult<u64>,
+    pub seal: StoredSeal,
+}
+
+/// What the seal of an object, its checksums at rest, says of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StoredSeal {
+    /// It has none: it is being changed, or was not left alone for long since.
+    None,
+    /// It had so many bytes when it was sealed. Copies that were equal then have the same digest.
+    Whole { size: u64, digest: u32 },
+    /// Some of its bytes are known not to be what was written.
+    Damaged,
+}
+
+/// What the MDS knows of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UsedObject {
+    pub object: ObjectId,
+    pub used: ObjectUse,
+    /// Bytes that it has, as its file ends there. 0 of any other, and while the file is written.
+    pub end: u64,
 }
 
 /// Where an object is to be, by what the MDS knows.

@@ -1,6 +1,7 @@
 //! `glint fsck --online`: check of a namespace, and of the objects of its files, while it is
 //! served.
 
+mod doubts;
 mod objects;
 
 use super::{Check, Finding, Outcome, Progress};
@@ -42,6 +43,8 @@ struct OnlineCheck {
     objects: usize,
     /// Objects of which nobody can say whose they are.
     untold: usize,
+    /// Objects with copies whose contents could not be compared, as one has no checksums.
+    unsealed: usize,
 }
 
 /// Where parts of the namespace, or lists of objects, come from.
@@ -107,6 +110,7 @@ pub(super) fn run(said: &str, json: bool, skips_data: bool) -> CommandResult {
         orphans: 0,
         objects: 0,
         untold: 0,
+        unsealed: 0,
     };
     let ended = check.namespace().and_then(|()| match skips_data {
         true => Ok(()),
@@ -212,7 +216,7 @@ impl OnlineCheck {
     /// Prints what was found, and of a check that failed, why.
     fn say(&self, (json, skips_data): (bool, bool), error: Option<&String>) {
         self.found.say_findings(json);
-        let OnlineCheck { inodes, entries, orphans, objects, untold, .. } = self;
+        let OnlineCheck { inodes, entries, orphans, objects, untold, unsealed, .. } = self;
         let all = self.found.findings.len();
         if json {
             let mut summary = json!({"inodes": inodes, "entries": entries, "orphans": orphans,
@@ -220,6 +224,7 @@ impl OnlineCheck {
             if !skips_data {
                 summary["objects"] = json!(objects);
                 summary["untold"] = json!(untold);
+                summary["unsealed"] = json!(unsealed);
             }
             if let Some(error) = error {
                 summary["error"] = json!(error);
@@ -234,8 +239,8 @@ impl OnlineCheck {
             (0, _) => "sound".to_owned(),
             (n, 0) => format!("{n} findings, {n} that --repair cannot put right"),
             (n, m) => format!(
-                "{n} findings; `glint fsck --repair` puts {m} of them right when the server is \
-                 stopped"
+                "{n} findings; `glint fsck --repair` puts {m} of them right when all servers are \
+                 stopped (copies with the directories of all: `--repair DIR --oss DIR…`)"
             ),
         };
         let mut text = format!("{inodes} inodes, {entries} entries, {orphans} orphans");
@@ -244,6 +249,9 @@ impl OnlineCheck {
         }
         if *untold > 0 {
             text += &format!(" ({untold} being removed, or of files that clients may tell of)");
+        }
+        if *unsealed > 0 {
+            text += &format!(", copies of {unsealed} without checksums yet compared in size alone");
         }
         crate::say!("{text}: {result}");
     }

@@ -2,27 +2,32 @@
 //! they are used.
 //!
 //! Invariants:
-//! - What seems wrong is told only if it is the same at each of some later looks: the objects that
-//!   OSTs have, and where the MDS says that they are to be, asked before and after these, by the
-//!   same version of the chain's row. An OST that has not made a change in that time is no member
-//!   that serves any more. One look is not enough: a file that is cut off and written anew all the
-//!   time, as the journal of a database, may be seen in the same two states twice.
-//! - An OST that does not answer is left out from then on, and nothing is told of it.
-//! - A file may have holes: that no OST has an object says nothing. Nor does a member that lags
-//!   behind.
-//! - No more is kept than a page for each OST, and what seems wrong.
+//! - What seems wrong ([`ObjectDoubt`]) is told only if it is the same at each of some later looks:
+//!   the objects that OSTs have, with their seals, and where the MDS says that they are to be, asked
+//!   before and after these, by the same version of the chain's row. An OST that has not made a
+//!   change in that time is no member that serves any more. One look is not enough: a file that is
+//!   cut off and written anew all the time, as the journal of a database, may be seen in the same
+//!   two states twice.
+//! - There are so many looks and no more: what changes all the time is left to the next check.
+//! - Each object is looked at once, but for those that seem wrong: ends of files are missed where no
+//!   list had them.
+//! - Servers are asked some times before they are given up. An OST that does not answer is left out
+//!   from then on, and nothing is told of it; without the MDS there is no end.
+//! - A file may have holes: that no OST has an object says nothing, unless the file ends in it. Nor
+//!   does a member that lags behind.
+//! - No more is kept than a page for each OST, the name of an object for each file, and what seems
+//!   wrong.
 
+use super::doubts::{Facts, ObjectDoubt};
 use super::{NamespaceSource, OnlineCheck};
-use crate::cmd::fsck::{Finding, Outcome};
 use crate::cmd::storage::scrub::{Server, servers};
 use crate::target::Target;
 use glint_ost::list_order;
-use glint_proto::chain::MemberState;
 use glint_proto::limits::CHECKED_RECORDS_MAX;
-use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact};
-use glint_proto::{FsResult, ObjectId};
+use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact, UsedObject};
+use glint_proto::{Ino, ObjectId};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::error::Error;
 use std::time::Duration;
 
@@ -34,15 +39,12 @@ const PAUSES_MS: [u64; 8] = [5_000, 210, 340, 130, 550, 270, 890, 430];
 /// Objects that are looked at again at once: an OST is asked about all of them, and its disk is
 /// perhaps slow.
 const LOOKS: usize = 64;
-/// How often an OST is asked: it may be slow, or its server is started again.
+/// How often a server is asked: it may be slow, or is started again.
 const TRIES: usize = 3;
 /// Time between two of them.
 const RETRY: Duration = Duration::from_secs(1);
 /// Objects that seem wrong after which no others are looked for.
 const DOUBTS_MAX: usize = 1 << 16;
-
-/// Which OSTs have an object, and how large it is there.
-type Sizes = BTreeMap<u16, FsResult<u64>>;
 
 /// Objects of an OST, as far as its list was read.
 struct OstList {
@@ -54,71 +56,6 @@ struct OstList {
     failure: Option<String>,
 }
 
-/// An object that seems wrong until it was looked at again.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct ObjectDoubt {
-    object: ObjectId,
-    used: ObjectUse,
-    sizes: Sizes,
-}
-
-impl ObjectDoubt {
-    /// What is wrong, if only these OSTs were asked.
-    fn findings(&self, asked: &BTreeSet<u16>) -> Vec<Finding> {
-        let ObjectDoubt { object, used, sizes } = self;
-        let mut found = Vec::new();
-        let mut find = |what, outcome| found.push(Finding { what, outcome });
-        for (ost, size) in sizes {
-            if let Err(errno) = size {
-                find(format!("object {object} on OST {ost}: {errno}"), Outcome::Left);
-            }
-        }
-        match used {
-            ObjectUse::Nobody => sizes.keys().for_each(|ost| {
-                let what = format!("object {object} on OST {ost} belongs to no file");
-                find(what, Outcome::Repairable);
-            }),
-            ObjectUse::Copies { members, .. }
-                if members.iter().all(|member| member.state == MemberState::Serving) =>
-            {
-                let asked =
-                    members.iter().map(|member| member.ost).filter(|ost| asked.contains(ost));
-                let has = |ost: &u16| Some((*ost, sizes.get(ost)?.ok()?));
-                let asked: Vec<u16> = asked.collect();
-                // The head, unless that has none.
-                let Some((right, bytes)) = asked.iter().find_map(has) else { return found };
-                let ino = object.ino;
-                for ost in asked.iter().filter(|ost| **ost != right) {
-                    match sizes.get(ost) {
-                        None if bytes > 0 => find(
-                            format!(
-                                "OST {ost} lacks its copy of file {ino}: object {object}, which \
-                                 OST {right} has"
-                            ),
-                            Outcome::Repairable,
-                        ),
-                        Some(Ok(size)) if *size != bytes => find(
-                            format!(
-                                "object {object} of file {ino} has {size} bytes on OST {ost}, and \
-                                 {bytes} on OST {right}"
-                            ),
-                            Outcome::Left,
-                        ),
-                        _ => {}
-                    }
-                }
-            }
-            ObjectUse::Copies { .. } | ObjectUse::Alone(_) | ObjectUse::Unknown => {}
-        }
-        found
-    }
-
-    /// Whether it is so at a later look, before and after which the object was to be there.
-    fn is_confirmed(&self, before: &ObjectUse, sizes: &Sizes, after: &ObjectUse) -> bool {
-        self.used == *before && self.sizes == *sizes && before == after
-    }
-}
-
 impl OstList {
     /// Asks the OST. `None` if it does not answer, and is left out.
     fn ask(
@@ -126,15 +63,8 @@ impl OstList {
         query: &NamespaceQuery,
         check: &OnlineCheck,
     ) -> Result<Option<NamespacePage>, Box<dyn Error>> {
-        for left in (0..TRIES).rev() {
-            check.unless_ended()?;
-            match self.source.page(&check.reader, query.clone()) {
-                Ok(page) => return Ok(Some(page)),
-                Err(_) if left > 0 => check.pause(RETRY)?,
-                Err(why) => self.leave_out(why),
-            }
-        }
-        Ok(None)
+        let page = check.page_of(&self.source, query)?;
+        Ok(page.map_err(|why| self.leave_out(why)).ok())
     }
 
     fn leave_out(&mut self, why: String) {
@@ -164,7 +94,7 @@ fn asked(lists: &[OstList]) -> BTreeSet<u16> {
 
 /// The objects that are next in the order of all lists, as far as these were read, and so many at
 /// most. A list that may have more, of which nothing is left, ends them.
-fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Sizes)> {
+fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Facts)> {
     let mut found = Vec::new();
     while found.len() < most
         && lists.iter().all(|list| list.next.is_none() || !list.ahead.is_empty())
@@ -173,13 +103,13 @@ fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Sizes)> {
         let Some(object) = heads.map(|fact| fact.object).min_by_key(|one| list_order(*one)) else {
             break;
         };
-        let mut sizes = Sizes::new();
+        let mut facts = Facts::new();
         for list in &mut *lists {
             if let Some(fact) = list.ahead.pop_front_if(|fact| fact.object == object) {
-                sizes.insert(list.ost, fact.size);
+                facts.insert(list.ost, fact);
             }
         }
-        found.push((object, sizes));
+        found.push((object, facts));
     }
     found
 }
@@ -218,7 +148,7 @@ impl OnlineCheck {
     /// Compares all objects. An error if some could not be.
     pub(super) fn compare_objects(&mut self, target: &Target) -> Result<(), Box<dyn Error>> {
         let (mut lists, mut failed) = lists_of(target)?;
-        let mut doubts: Vec<ObjectDoubt> = Vec::new();
+        let (mut doubts, mut seen): (Vec<ObjectDoubt>, HashSet<ObjectId>) = Default::default();
         loop {
             for list in &mut lists {
                 list.read_on(self)?;
@@ -227,11 +157,13 @@ impl OnlineCheck {
             if some.is_empty() && lists.iter().all(|list| list.next.is_none()) {
                 break;
             }
-            doubts.extend(self.doubts_of(some, &asked(&lists))?);
+            doubts.extend(self.doubts_of(some, &asked(&lists), &mut seen)?);
             if doubts.len() > DOUBTS_MAX {
                 break;
             }
         }
+        self.missed_ends(&mut lists, &seen, &mut doubts)?;
+        drop(seen);
         let are_all = doubts.len() <= DOUBTS_MAX;
         for pause_ms in PAUSES_MS {
             if doubts.is_empty() {
@@ -260,31 +192,104 @@ impl OnlineCheck {
         }
     }
 
+    /// Asks a server, until it answers or was asked some times. The inner error says why it does not
+    /// answer.
+    fn page_of(
+        &self,
+        source: &NamespaceSource,
+        query: &NamespaceQuery,
+    ) -> Result<Result<NamespacePage, String>, Box<dyn Error>> {
+        let mut tries = 1;
+        loop {
+            self.unless_ended()?;
+            match source.page(&self.reader, query.clone()) {
+                Err(_) if tries < TRIES => self.pause(RETRY)?,
+                answer => return Ok(answer),
+            }
+            tries += 1;
+        }
+    }
+
     /// Where some objects are to be, in their order.
-    fn uses_of(&self, objects: Vec<ObjectId>) -> Result<Vec<ObjectUse>, Box<dyn Error>> {
-        let count = objects.len();
-        let uses = self.source.page(&self.reader, NamespaceQuery::Uses(objects))?.uses;
-        match uses.len() == count {
+    fn uses_of(&self, objects: Vec<ObjectId>) -> Result<Vec<UsedObject>, Box<dyn Error>> {
+        let query = NamespaceQuery::Uses(objects.clone());
+        let uses = self.page_of(&self.source, &query)??.uses;
+        match uses.iter().map(|known| known.object).eq(objects) {
             true => Ok(uses),
             false => Err("the server has said something else than whose objects are".into()),
         }
     }
 
-    /// Those of some objects that seem wrong.
+    /// Those of some objects that seem wrong. Notes that these were seen, and ends of files.
     fn doubts_of(
         &mut self,
-        some: Vec<(ObjectId, Sizes)>,
+        some: Vec<(ObjectId, Facts)>,
         asked: &BTreeSet<u16>,
+        seen: &mut HashSet<ObjectId>,
     ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
         let uses = self.uses_of(some.iter().map(|(object, _)| *object).collect())?;
         self.unless_ended()?;
         self.objects += some.len();
-        self.untold += uses.iter().filter(|used| **used == ObjectUse::Unknown).count();
+        self.untold += uses.iter().filter(|known| known.used == ObjectUse::Unknown).count();
         let objects = self.objects;
         self.progress.tell(|| format!("{objects} objects"));
-        let doubts = some.into_iter().zip(uses);
-        let doubts = doubts.map(|((object, sizes), used)| ObjectDoubt { object, used, sizes });
-        Ok(doubts.filter(|doubt| !doubt.findings(asked).is_empty()).collect())
+        let mut doubts = Vec::new();
+        for ((_, facts), known) in some.into_iter().zip(uses) {
+            let doubt = ObjectDoubt { known, facts };
+            self.unsealed += usize::from(doubt.is_unsealed(asked));
+            let is_wrong = !doubt.findings(asked).is_empty();
+            if is_wrong || doubt.has_end() {
+                seen.insert(doubt.known.object);
+            }
+            if is_wrong {
+                doubts.push(doubt);
+            }
+        }
+        Ok(doubts)
+    }
+
+    /// Adds the objects with ends of files that no list had, and that are not there now, either.
+    fn missed_ends(
+        &self,
+        lists: &mut [OstList],
+        seen: &HashSet<ObjectId>,
+        doubts: &mut Vec<ObjectDoubt>,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut next = Some(NamespaceQuery::Ends(Ino(0)));
+        while let Some(query) = next.take_if(|_| doubts.len() <= DOUBTS_MAX) {
+            let page = self.page_of(&self.source, &query)??;
+            let is_missed = |known: &UsedObject| !seen.contains(&known.object);
+            let missed: Vec<UsedObject> = page.uses.into_iter().filter(is_missed).collect();
+            for some in missed.chunks(LOOKS) {
+                let objects = some.iter().map(|known| known.object).collect();
+                let mut facts = self.facts_of(lists, objects)?;
+                let asked = asked(lists);
+                doubts.extend(some.iter().filter_map(|known| {
+                    let facts = facts.remove(&known.object).unwrap_or_default();
+                    let doubt = ObjectDoubt { known: known.clone(), facts };
+                    (!doubt.findings(&asked).is_empty()).then_some(doubt)
+                }));
+            }
+            next = page.next;
+        }
+        Ok(())
+    }
+
+    /// What OSTs have of some objects, of those that they have.
+    fn facts_of(
+        &self,
+        lists: &mut [OstList],
+        objects: Vec<ObjectId>,
+    ) -> Result<HashMap<ObjectId, Facts>, Box<dyn Error>> {
+        let mut facts: HashMap<ObjectId, Facts> = HashMap::new();
+        for list in lists.iter_mut().filter(|list| list.failure.is_none()) {
+            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects: objects.clone() };
+            let Some(page) = list.ask(&query, self)? else { continue };
+            for fact in page.stored {
+                facts.entry(fact.object).or_default().insert(list.ost, fact);
+            }
+        }
+        Ok(facts)
     }
 
     /// Looks again at what seems wrong. Returns what still does.
@@ -293,23 +298,14 @@ impl OnlineCheck {
         lists: &mut [OstList],
         doubts: &[ObjectDoubt],
     ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
-        let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.object).collect();
+        let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.known.object).collect();
         let before = self.uses_of(objects.clone())?;
-        let mut sizes: HashMap<ObjectId, Sizes> = HashMap::new();
-        for list in lists.iter_mut().filter(|list| list.failure.is_none()) {
-            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects: objects.clone() };
-            let Some(page) = list.ask(&query, self)? else { continue };
-            for fact in page.stored {
-                sizes.entry(fact.object).or_default().insert(list.ost, fact.size);
-            }
-        }
+        let mut facts = self.facts_of(lists, objects.clone())?;
         let after = self.uses_of(objects)?;
         let mut still = Vec::new();
         for ((doubt, before), after) in doubts.iter().zip(&before).zip(&after) {
-            let found = sizes.remove(&doubt.object).unwrap_or_default();
-            if doubt.is_confirmed(before, &found, after) {
-                still.push(doubt.clone());
-            }
+            let found = facts.remove(&doubt.known.object).unwrap_or_default();
+            still.extend(doubt.again(before, &found, after));
         }
         Ok(still)
     }
@@ -318,89 +314,15 @@ impl OnlineCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use MemberState::{Serving, Syncing};
     use glint_net::Address;
-    use glint_proto::chain::{ChainId, Member};
-    use glint_proto::{Errno, Ino};
-
-    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: ObjectId::OF_CHAINS };
-
-    fn copies(version: u32, members: &[(u16, MemberState)]) -> ObjectUse {
-        let chain = ChainId { copies: 2, index: 1 };
-        let members = members.iter().map(|(ost, state)| Member { ost: *ost, state: *state });
-        ObjectUse::Copies { chain, version, members: members.collect() }
-    }
-
-    fn doubt(used: ObjectUse, sizes: &[(u16, FsResult<u64>)]) -> ObjectDoubt {
-        ObjectDoubt { object: OBJECT, used, sizes: sizes.iter().copied().collect() }
-    }
-
-    /// What is found, if OSTs 0 to 2 are asked.
-    fn found(used: ObjectUse, sizes: &[(u16, FsResult<u64>)]) -> Vec<String> {
-        let findings = doubt(used, sizes).findings(&BTreeSet::from([0, 1, 2]));
-        findings.into_iter().map(|finding| finding.what).collect()
-    }
-
-    #[test]
-    fn copies_of_a_whole_chain_are_equal() {
-        let whole = || copies(3, &[(2, Serving), (1, Serving)]);
-        let none: [String; 0] = [];
-        assert_eq!(found(whole(), &[(1, Ok(5)), (2, Ok(5))]), none);
-        assert_eq!(found(whole(), &[(1, Ok(0))]), none, "nothing is lost");
-        let missing =
-            "OST 1 lacks its copy of file 0x7: object 0000000000000007.8000, which OST 2 has";
-        assert_eq!(found(whole(), &[(2, Ok(5))]), [missing]);
-        let head =
-            "OST 2 lacks its copy of file 0x7: object 0000000000000007.8000, which OST 1 has";
-        assert_eq!(found(whole(), &[(1, Ok(5))]), [head]);
-        let shorter =
-            "object 0000000000000007.8000 of file 0x7 has 4 bytes on OST 1, and 5 on OST 2";
-        assert_eq!(found(whole(), &[(1, Ok(4)), (2, Ok(5))]), [shorter]);
-        // What is left on one that is no member says nothing.
-        assert_eq!(found(whole(), &[(0, Ok(9)), (1, Ok(5)), (2, Ok(5))]), none);
-        let unread = found(whole(), &[(1, Err(Errno::EIO)), (2, Ok(5))]);
-        assert!(unread.len() == 1 && unread[0].contains("on OST 1: "), "{unread:?}");
-    }
-
-    #[test]
-    fn who_lags_behind_or_was_not_asked_lacks_nothing() {
-        let none: [String; 0] = [];
-        assert_eq!(found(copies(3, &[(2, Serving), (1, Syncing)]), &[(2, Ok(5))]), none);
-        assert_eq!(found(copies(3, &[(2, Serving), (3, Serving)]), &[(2, Ok(5))]), none);
-        assert_eq!(found(copies(3, &[(2, Serving), (3, Serving)]), &[]), none);
-    }
-
-    #[test]
-    fn objects_of_nobody_are_named_where_they_are() {
-        let none: [String; 0] = [];
-        let lost = found(ObjectUse::Nobody, &[(0, Ok(5)), (2, Ok(0))]);
-        assert!(lost.len() == 2 && lost[1].ends_with("on OST 2 belongs to no file"), "{lost:?}");
-        for used in [ObjectUse::Unknown, ObjectUse::Alone(0), ObjectUse::Alone(1)] {
-            assert_eq!(found(used, &[(0, Ok(5))]), none);
-        }
-    }
-
-    #[test]
-    fn what_has_changed_meanwhile_is_not_told() {
-        let used = copies(3, &[(2, Serving), (1, Serving)]);
-        let later = copies(4, &[(2, Serving), (1, Serving)]);
-        let doubt = doubt(used.clone(), &[(2, Ok(5))]);
-        let same = doubt.sizes.clone();
-        assert!(doubt.is_confirmed(&used, &same, &used));
-        assert!(!doubt.is_confirmed(&later, &same, &later), "the chain was changed");
-        assert!(!doubt.is_confirmed(&used, &same, &later), "while it was looked at");
-        assert!(!doubt.is_confirmed(&ObjectUse::Nobody, &same, &ObjectUse::Nobody), "removed");
-        for sizes in [&[(1, Ok(5)), (2, Ok(5))][..], &[(2, Ok(6))], &[]] {
-            let sizes: Sizes = sizes.iter().copied().collect();
-            assert!(!doubt.is_confirmed(&used, &sizes, &used), "{sizes:?}");
-        }
-    }
+    use glint_proto::Ino;
+    use glint_proto::message::StoredSeal;
 
     #[test]
     fn lists_are_merged_as_far_as_all_of_them_were_read() {
         let fact = |ino: u64| {
             let object = ObjectId { ino: Ino(ino), stripe: 0 };
-            StoredFact { object, size: Ok(ino) }
+            StoredFact { object, size: Ok(ino), seal: StoredSeal::None }
         };
         let list = |ost, inos: &[u64], has_more: bool| {
             let next = has_more.then_some(NamespaceQuery::Stored { ost, after: None });
@@ -412,9 +334,9 @@ mod tests {
         let other = 1 << 10;
         let last = 1 << 20;
         let mut lists = [list(0, &[1, 2, last, other], true), list(1, &[2, 3, last], true)];
-        let shown = |found: Vec<(ObjectId, Sizes)>| -> Vec<(u64, Vec<u16>)> {
+        let shown = |found: Vec<(ObjectId, Facts)>| -> Vec<(u64, Vec<u16>)> {
             let one =
-                |(object, sizes): (ObjectId, Sizes)| (object.ino.0, sizes.into_keys().collect());
+                |(object, facts): (ObjectId, Facts)| (object.ino.0, facts.into_keys().collect());
             found.into_iter().map(one).collect()
         };
         assert_eq!(shown(merged(&mut lists, 2)), [(1, vec![0]), (2, vec![0, 1])]);
@@ -430,12 +352,5 @@ mod tests {
         assert_eq!(shown(merged(&mut lists, 100)), [(1, vec![0]), (2, vec![0])]);
         assert_eq!(asked(&lists), BTreeSet::from([0]));
         assert_eq!(lists[1].failure.as_deref(), Some("OST 1: away"));
-    }
-
-    #[test]
-    fn what_is_not_heard_of_any_more_lacks_nothing() {
-        let doubt = doubt(copies(3, &[(2, Serving), (1, Serving)]), &[(2, Ok(5))]);
-        assert_eq!(doubt.findings(&BTreeSet::from([1, 2])).len(), 1);
-        assert!(doubt.findings(&BTreeSet::from([2])).is_empty());
     }
 }
