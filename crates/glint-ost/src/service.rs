@@ -192,7 +192,8 @@ impl<D: Disk> Ost<D> {
                 return perform(&self.store, client, request, bulk.data(), false);
             }
             Way::InPlace => match changed {
-                Some(object) => Apart::keeping(self.changing.after_others(object).await),
+                // Beside the state of the request, which is that of all that wait for nothing.
+                Some(object) => Apart::keeping(Box::pin(self.changing.in_turn(object)).await),
                 None => Apart::default(),
             },
             Way::Apart(Apart { after, kept, adds_none, was_empty }) => {
@@ -208,7 +209,7 @@ impl<D: Disk> Ost<D> {
                 return state.map(|state| OstReply::Stat(Some(state)));
             }
         }
-        // Who asked may have gone before it is written.
+        // Who asked may have gone before it is written. Nothing was copied while it waited for its turn.
         let data = self.buffers.keep(&bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let was_empty = changed.zip(apart.was_empty.clone());
