@@ -3,14 +3,16 @@
 //! Invariants:
 //! - What asks for that ([`Way::Apart`]) has no thread but those of the disk wait for it: not for the
 //!   device, nor for a lock that is held by who waits for it.
-//! - Nothing else waits on the calling thread once the disk was seen to be slow; changes of an object
-//!   are made in the order in which they came then, too, whoever still waits for them.
+//! - Nothing else waits on the calling thread once the disk was seen to be slow, nor ever where others
+//!   go on while it stands still ([`hand_over`]). Changes of an object are made in the order in
+//!   which they came then, too, whoever still waits for them.
 //! - An object is removed after the changes that were begun before.
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
 
 mod buffers;
 mod changing;
+mod hand_over;
 pub(crate) mod listing;
 mod unreadable;
 
@@ -25,6 +27,7 @@ use changing::Changing;
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Counter, Layer, Span};
+use hand_over::HandingOver;
 use listing::NamesAhead;
 use std::io;
 use std::sync::Arc;
@@ -36,7 +39,8 @@ pub type Kept = Box<dyn Send>;
 
 /// On which thread a request waits for the disk.
 pub enum Way {
-    /// On the calling one as long as the disk is prompt: none is woken.
+    /// On the calling one as long as the disk is prompt, if nothing else is held up when it is not
+    /// ([`hand_over`]): none is woken.
     InPlace,
     /// On one of the disk's own. The request is executed whether or not anybody waits for it.
     Apart(Apart),
@@ -78,14 +82,17 @@ pub struct Ost<D: Disk = LocalDisk> {
     settling: SettleGate,
     changing: Changing,
     buffers: DataBuffers,
+    handing_over: Option<HandingOver>,
     names_ahead: NamesAhead,
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, watch, settling, changing, buffers, names_ahead) = Default::default();
-        Ost { store: Arc::new(store), threads, watch, settling, changing, buffers, names_ahead }
+        let (threads, watch, settling, changing) = Default::default();
+        let (buffers, handing_over, names_ahead) = Default::default();
+        let store = Arc::new(store);
+        Ost { store, threads, watch, settling, changing, buffers, handing_over, names_ahead }
     }
 
     /// The store.
@@ -183,10 +190,15 @@ impl<D: Disk> Ost<D> {
             OstRequest::Sync { .. } => CallKind::Flush,
             _ => CallKind::Short,
         };
+        if request == OstRequest::Space
+            && let Some(space) = self.last_space()
+        {
+            return Ok(OstReply::Space(space));
+        }
         let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
         let changed = request.object().filter(|_| request.is_modifying());
         let apart = match way {
-            Way::InPlace if !takes_long && !self.watch.is_slow() => {
+            Way::InPlace if !takes_long && !self.hands_over() => {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
                 return perform(&self.store, client, request, bulk.data(), false);
@@ -355,7 +367,7 @@ impl<D: Disk> Ost<D> {
         buffer: &mut [u8],
         way: Way,
     ) -> io::Result<u32> {
-        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
+        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.hands_over());
         let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
         let waiting = if adds_none { ReadMode::AddingNone } else { ReadMode::Waiting };
         let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
