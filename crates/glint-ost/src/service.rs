@@ -27,7 +27,7 @@ use changing::Changing;
 use futures_channel::oneshot;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Counter, Layer, Span};
-use hand_over::HandingOver;
+use hand_over::HandOver;
 use listing::NamesAhead;
 use std::io;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub struct Ost<D: Disk = LocalDisk> {
     settling: SettleGate,
     changing: Changing,
     buffers: DataBuffers,
-    handing_over: Option<HandingOver>,
+    hand_over: HandOver,
     names_ahead: NamesAhead,
 }
 
@@ -90,9 +90,9 @@ impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
         let (threads, watch, settling, changing) = Default::default();
-        let (buffers, handing_over, names_ahead) = Default::default();
+        let (buffers, hand_over, names_ahead) = Default::default();
         let store = Arc::new(store);
-        Ost { store, threads, watch, settling, changing, buffers, handing_over, names_ahead }
+        Ost { store, threads, watch, settling, changing, buffers, hand_over, names_ahead }
     }
 
     /// The store.
@@ -121,6 +121,7 @@ impl<D: Disk> Ost<D> {
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let object = request.object().unwrap_or(NONE);
+        let _awaited = self.await_disk(&way);
         self.store.note_read(&request);
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {

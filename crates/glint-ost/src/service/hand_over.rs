@@ -8,21 +8,31 @@
 //!   space there is: the answer is the one that the disk gave last.
 //! - At most one thread of a disk asks for that at a time.
 
-use super::{Apart, Ost};
+use super::{Apart, Ost, Way};
 use crate::OstSet;
 use crate::disk::{CallKind, Disk};
 use crate::store::object_store::ObjectStore;
 use glint_proto::{SpaceInfo, clock};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The disk is asked for its space again after this time.
 const SPACE_AGAIN: Duration = Duration::from_millis(200);
 
-/// Space of a disk that is handed what might wait for it.
+/// What is handed over to threads of a disk.
+#[derive(Default)]
+pub(super) struct HandOver {
+    /// There if no calling thread waits for the disk at any time.
+    space: Option<KnownSpace>,
+    /// Requests of clients, who have nobody else to ask, for which a thread of the disk may wait.
+    awaited: AtomicUsize,
+}
+
+/// Space of a disk, for who does not wait for it.
 #[derive(Clone)]
-pub(super) struct HandingOver(Arc<Mutex<LastSpace>>);
+struct KnownSpace(Arc<Mutex<LastSpace>>);
 
 /// Space as the disk has said it last.
 #[derive(Default)]
@@ -33,9 +43,9 @@ struct LastSpace {
 }
 
 /// A question for the space, until it is dropped: also where there is no thread for it.
-struct Asking(HandingOver);
+struct Asking(KnownSpace);
 
-impl HandingOver {
+impl KnownSpace {
     /// The space as it was said last, and a question if it is time for one.
     fn last(&self) -> (Option<SpaceInfo>, Option<Asking>) {
         let mut last = self.0.lock();
@@ -60,21 +70,39 @@ impl Drop for Asking {
     }
 }
 
+/// A request that is awaited, until it is dropped.
+pub(super) struct AwaitedRequest<'a>(&'a AtomicUsize);
+
+impl Drop for AwaitedRequest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl<D: Disk> Ost<D> {
     /// Has no calling thread wait for the disk from now on. Waits for it this once.
     fn hand_over(&mut self) {
         let last = LastSpace { space: self.store().space().ok(), ..LastSpace::default() };
-        self.handing_over = Some(HandingOver(Arc::new(Mutex::new(last))));
+        self.hand_over.space = Some(KnownSpace(Arc::new(Mutex::new(last))));
     }
 
     /// Whether what might wait for the disk is handed over to its threads.
     pub(super) fn hands_over(&self) -> bool {
-        self.handing_over.is_some() || self.watch.is_slow()
+        self.hand_over.space.is_some() || self.watch.is_slow()
+    }
+
+    /// Counts a request of a client for an object without copies, if it may be handed over.
+    pub(super) fn await_disk(&self, way: &Way) -> Option<AwaitedRequest<'_>> {
+        let awaited = &self.hand_over.awaited;
+        (matches!(way, Way::InPlace) && self.hands_over()).then(|| {
+            awaited.fetch_add(1, Ordering::AcqRel);
+            AwaitedRequest(awaited)
+        })
     }
 
     /// Space as the disk has said it last, if no calling thread waits for it.
     pub(super) fn last_space(&self) -> Option<SpaceInfo> {
-        let (space, asking) = self.handing_over.as_ref()?.last();
+        let (space, asking) = self.hand_over.space.as_ref()?.last();
         if let Some(asking) = asking {
             let ask = move |store: &ObjectStore<D>| store.space().map(|it| asking.answer(it));
             // Whoever asks next has the answer.
@@ -85,7 +113,7 @@ impl<D: Disk> Ost<D> {
 
     /// Space, if it can be told.
     pub(crate) fn space(&self) -> Option<SpaceInfo> {
-        match self.handing_over {
+        match self.hand_over.space {
             Some(_) => self.last_space(),
             None => self.store().space().ok(),
         }
@@ -100,12 +128,20 @@ impl<D: Disk> OstSet<D> {
             ost.hand_over();
         }
     }
+
+    /// Whether a disk stands still for which requests of clients wait that have nobody else to ask. Of
+    /// those that wait on the threads that they came to, whoever watches these threads knows.
+    pub fn holds_up_clients(&self) -> bool {
+        let holds_up = |ost: &Ost<D>| {
+            ost.watch().stands_still() && ost.hand_over.awaited.load(Ordering::Acquire) > 0
+        };
+        self.osts.iter().any(holds_up)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Way;
     use futures_lite::future::{block_on, poll_once};
     use futures_util::future::join_all;
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstReply, OstRequest};
@@ -196,12 +232,14 @@ mod tests {
         let mut waits = pin!(ost.handle(CLIENT, write(1), Bulk::Shared(&number), Way::InPlace));
         assert!(block_on(poll_once(waits.as_mut())).is_none());
         assert_eq!(Arc::strong_count(&number), 1, "it is kept by who waits alone");
+        let awaited = || ost.hand_over.awaited.load(Ordering::Acquire);
+        assert_eq!(awaited(), 1);
         let other = ost.handle(CLIENT, write(2), Bulk::Shared(&number), Way::InPlace);
         block_on(other).unwrap();
         assert_eq!(read(&ost, 2), 5);
         assert!(ost.space().is_some());
         drop(release);
         block_on(waits).unwrap();
-        assert_eq!(read(&ost, 1), 5);
+        assert_eq!((read(&ost, 1), awaited()), (5, 0));
     }
 }
