@@ -410,12 +410,12 @@ impl<D: Disk> OstSet<D> {
 
     /// Space of the first one, if it can be told.
     pub fn first_space(&self) -> Option<SpaceInfo> {
-        self.osts.first()?.store().space().ok()
+        self.osts.first()?.space()
     }
 
     /// Space of each.
     pub fn spaces(&self) -> Vec<SpaceInfo> {
-        self.osts.iter().map(|ost| ost.store().space().unwrap_or_default()).collect()
+        self.osts.iter().map(|ost| ost.space().unwrap_or_default()).collect()
     }
 }
 

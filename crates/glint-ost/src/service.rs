@@ -3,13 +3,15 @@
 //! Invariants:
 //! - What asks for that ([`Way::Apart`]) has no thread but those of the disk wait for it: not for the
 //!   device, nor for a lock that is held by who waits for it.
-//! - Nothing else waits on the calling thread once the disk was seen to be slow; changes of an object
-//!   are made in the order in which they came then, too, whoever still waits for them.
+//! - Nothing else waits on the calling thread once the disk was seen to be slow, nor ever where others
+//!   go on while it stands still ([`hand_over`]). Changes of an object are made in the order in
+//!   which they came then, too, whoever still waits for them.
 //! - An object is removed after the changes that were begun before.
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
 
 mod changing;
+mod hand_over;
 pub(crate) mod listing;
 mod reading;
 mod unreadable;
@@ -26,6 +28,7 @@ use futures_channel::oneshot;
 use glint_memory::BufferPool;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
+use hand_over::HandOver;
 use listing::NamesAhead;
 use reading::Room;
 use std::io;
@@ -39,7 +42,8 @@ pub type Kept = Box<dyn Send>;
 
 /// On which thread a request waits for the disk.
 pub enum Way {
-    /// On the calling one as long as the disk is prompt: none is woken.
+    /// On the calling one as long as the disk is prompt, if nothing else is held up when it is not
+    /// ([`hand_over`]): none is woken.
     InPlace,
     /// On one of the disk's own. The request is executed whether or not anybody waits for it.
     Apart(Apart),
@@ -83,6 +87,7 @@ pub struct Ost<D: Disk = LocalDisk> {
     changing: Changing,
     /// For what is read and written apart.
     buffers: BufferPool,
+    hand_over: HandOver,
     names_ahead: NamesAhead,
 }
 
@@ -90,9 +95,19 @@ impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
         let (threads, ring_reads, watch, settling) = Default::default();
-        let (changing, buffers, names_ahead) = Default::default();
+        let (changing, buffers, hand_over, names_ahead) = Default::default();
         let store = Arc::new(store);
-        Ost { store, threads, ring_reads, watch, settling, changing, buffers, names_ahead }
+        Ost {
+            store,
+            threads,
+            ring_reads,
+            watch,
+            settling,
+            changing,
+            buffers,
+            hand_over,
+            names_ahead,
+        }
     }
 
     /// The store.
@@ -121,6 +136,7 @@ impl<D: Disk> Ost<D> {
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let object = request.object().unwrap_or(NONE);
+        let _awaited = self.await_disk(&way);
         self.store.note_read(&request);
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
@@ -195,16 +211,22 @@ impl<D: Disk> Ost<D> {
             OstRequest::Sync { .. } => CallKind::Flush,
             _ => CallKind::Short,
         };
+        if request == OstRequest::Space
+            && let Some(space) = self.last_space()
+        {
+            return Ok(OstReply::Space(space));
+        }
         let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
         let changed = request.object().filter(|_| request.is_modifying());
         let apart = match way {
-            Way::InPlace if !takes_long && !self.watch.is_slow() => {
+            Way::InPlace if !takes_long && !self.hands_over() => {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
                 return perform(&self.store, client, request, bulk.data(), false);
             }
             Way::InPlace => match changed {
-                Some(object) => Apart::keeping(self.changing.after_others(object).await),
+                // Beside the state of the request, which is that of all that wait for nothing.
+                Some(object) => Apart::keeping(Box::pin(self.changing.in_turn(object)).await),
                 None => Apart::default(),
             },
             Way::Apart(Apart { after, kept, adds_none, was_empty }) => {
@@ -220,7 +242,7 @@ impl<D: Disk> Ost<D> {
                 return state.map(|state| OstReply::Stat(Some(state)));
             }
         }
-        // Who asked may have gone before it is written.
+        // Who asked may have gone before it is written. Nothing was copied while it waited for its turn.
         let data = WriteData::keep(&self.buffers, &bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let was_empty = changed.zip(apart.was_empty.clone());

@@ -110,8 +110,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             // Waits for nothing: it counts how long others stood still, and disks.
             Round::every(HOUSEKEEPING, "watch", |server, _| {
                 once(async {
-                    server.mds().time_passes();
                     server.look_at_disks();
+                    server.mds().hold_debts(server.osts().holds_up_clients());
+                    server.mds().time_passes();
                 })
             }),
             Round {

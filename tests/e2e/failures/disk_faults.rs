@@ -393,8 +393,8 @@ fn clients_are_heard_while_the_disk_stands_still() {
     drop(disk);
 }
 
-/// A disk stands still, and with it a thread of the server: a client that is gone is evicted all the
-/// same, and others have what it had locked.
+/// A disk stands still, and with it a request of a client that lives: one that is gone is evicted all
+/// the same, and others have what it had locked.
 #[test]
 fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     let world = World::new();

@@ -4,6 +4,7 @@ mod bench_copies;
 mod checked;
 mod crashes;
 mod disk_faults;
+mod disks_apart;
 mod disks_of_copies;
 mod faults;
 mod formats;

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Most threads that wait for one disk.
-const THREADS_MAX: usize = 64;
+pub(crate) const THREADS_MAX: usize = 64;
 /// See [`ThreadPool::idle`].
 const IDLE: Duration = Duration::from_secs(10);
 

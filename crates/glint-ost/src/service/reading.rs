@@ -73,7 +73,7 @@ impl<D: Disk> Ost<D> {
         mut whole: Room<'_>,
         way: Way,
     ) -> io::Result<u32> {
-        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
+        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.hands_over());
         let adds_none = matches!(way, Way::Apart(Apart { adds_none: true, .. }));
         let waiting = if adds_none { ReadMode::AddingNone } else { ReadMode::Waiting };
         // Where all is memory, nothing has to be tried first.
