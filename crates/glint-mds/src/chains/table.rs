@@ -190,11 +190,12 @@ impl ChainTable {
         self.rows.read().chains.get(&target).map(|row| row.chain.clone())
     }
 
-    /// Since when no member of any chain gives another one what that lacks; `None` if one may.
-    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+    /// From when on no member of any chain gives another one what that lacks, if no row changes until
+    /// then; `None` while a member lacks something.
+    pub(crate) fn quiet_from(&self) -> Option<Instant> {
         let rows = self.rows.read();
         let quiet = rows.last_change.map_or_else(clock::now, |changed| changed + TAKEOVER_MAX);
-        (rows.are_whole && quiet <= clock::now()).then_some(quiet)
+        rows.are_whole.then_some(quiet)
     }
 
     /// Number of the change that made a row as it is.
