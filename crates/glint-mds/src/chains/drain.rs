@@ -178,6 +178,20 @@ impl<K: Kv> Mds<K> {
         Ok(files.len() as u64)
     }
 
+    /// Files that were removed, or moved, with the layouts of objects on these chains which are not
+    /// removed yet, or may be given up.
+    pub async fn leaving_chains(&self, targets: &BTreeSet<u16>) -> FsResult<Vec<(Ino, Layout)>> {
+        let mut files = Vec::new();
+        self.visit_leaving(|key, layout| {
+            let mut stripes = 0..layout.stripe_count.max(1);
+            if stripes.any(|stripe| targets.contains(&layout.ost_of(stripe, 0))) {
+                files.extend(Ino::from_key(key).map(|ino| (ino, *layout)));
+            }
+        })
+        .await?;
+        Ok(files)
+    }
+
     /// Visits all objects that are to be removed, by their keys and layouts.
     async fn visit_leaving(&self, mut visit: impl FnMut(&[u8], &Layout)) -> FsResult<()> {
         let mut from = Vec::new();

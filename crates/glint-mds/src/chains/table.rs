@@ -6,6 +6,9 @@
 //! - A row is changed only from the version that the change was decided on (compare and set), by one
 //!   change at a time.
 //! - Rows never go away, and their members change only by a transition of [`membership`].
+//! - An OST that may have objects of a chain is among its [holders](ChainTable::holders).
+
+mod notes;
 
 use crate::chains::membership::{self, Seen};
 use crate::chains::placement::{self, Placed, TooFewDomains};
@@ -14,6 +17,7 @@ use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::chain::{Chain, ChainId, ChainTargets, Member, MemberEvent, MemberState};
 use glint_proto::limits::CHAINS_MAX;
 use glint_proto::{Avoided, Errno, FsResult, clock, message};
+pub(super) use notes::MemberNotes;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,10 +25,6 @@ use std::time::{Duration, Instant};
 /// Prefix of the keys of rows: `chain/` and the target.
 const KEY: &[u8] = b"chain/";
 const KEYS_END: &[u8] = b"chain0";
-/// Prefix of the keys of members that were emptied and have not got everything since: `unfilled/`,
-/// the target, and the OST.
-const UNFILLED: &[u8] = b"unfilled/";
-const UNFILLED_END: &[u8] = b"unfilled0";
 /// Longest time that a new head takes to make copies equal, and clients to send it what they must.
 const TAKEOVER_MAX: Duration = Duration::from_secs(30);
 
@@ -85,8 +85,7 @@ struct Rows {
     drained: Vec<u16>,
     absent: Vec<u16>,
     given_up: Vec<u16>,
-    /// Members that were emptied and have not got everything since, by targets.
-    unfilled: BTreeSet<(u16, u16)>,
+    notes: MemberNotes,
     /// When a row was changed last, and whether all members serve by all of them.
     last_change: Option<Instant>,
     are_whole: bool,
@@ -156,15 +155,6 @@ fn key(target: u16) -> Vec<u8> {
     [KEY, &target.to_be_bytes()].concat()
 }
 
-fn unfilled_key((target, ost): (u16, u16)) -> Vec<u8> {
-    [UNFILLED, &target.to_be_bytes(), &ost.to_be_bytes()].concat()
-}
-
-fn parse_unfilled(key: &[u8]) -> Option<(u16, u16)> {
-    let (target, ost) = key.get(UNFILLED.len()..)?.split_first_chunk::<2>()?;
-    Some((u16::from_be_bytes(*target), u16::from_be_bytes(ost.try_into().ok()?)))
-}
-
 impl ChainTable {
     /// Reads all rows. EIO if one is damaged.
     pub async fn load(kv: &impl Kv) -> FsResult<ChainTable> {
@@ -177,10 +167,7 @@ impl ChainTable {
             }
             chains.push(chain);
         }
-        let unfilled = kv.scan(Keyspace::Meta, UNFILLED, UNFILLED_END, usize::MAX).await;
-        let unfilled = unfilled.map_err(errno)?;
-        let unfilled = unfilled.iter().filter_map(|(key, _)| parse_unfilled(key)).collect();
-        let mut rows = Rows { unfilled, ..Rows::default() };
+        let mut rows = Rows { notes: MemberNotes::load(kv).await?, ..Rows::default() };
         rows.put(chains);
         Ok(ChainTable { rows: RwLock::new(rows), changing: futures_util::lock::Mutex::default() })
     }
@@ -243,6 +230,12 @@ impl ChainTable {
     /// Whether new files avoid an OST because it is drained.
     pub(crate) fn is_drained(&self, ost: u16) -> bool {
         self.rows.read().drained.contains(&ost)
+    }
+
+    /// Whether new members may be laid over an OST: it is neither drained, nor full or not heard of.
+    pub(super) fn may_be_used(&self, ost: u16) -> bool {
+        let rows = self.rows.read();
+        !rows.drained.contains(&ost) && !rows.absent.contains(&ost)
     }
 
     /// Has new files avoid the chains of OSTs that are full or not heard of, if there are others,
@@ -353,7 +346,30 @@ impl ChainTable {
 
     /// Whether a member was emptied, and has not got everything since.
     pub(crate) fn is_unfilled(&self, target: u16, ost: u16) -> bool {
-        self.rows.read().unfilled.contains(&(target, ost))
+        self.rows.read().notes.is_unfilled(target, ost)
+    }
+
+    /// OSTs whose places in chains were taken, and that may have objects of these: targets and OSTs.
+    pub fn former(&self) -> BTreeSet<(u16, u16)> {
+        self.rows.read().notes.former().clone()
+    }
+
+    /// What is remembered of members.
+    pub(super) fn notes(&self) -> MemberNotes {
+        self.rows.read().notes.clone()
+    }
+
+    /// Takes notes that are stored, while a change is.
+    pub(super) fn set_notes(&self, notes: MemberNotes) {
+        self.rows.write().notes = notes;
+    }
+
+    /// OSTs that may have objects of a chain: its members, and those that were. Empty if there is none.
+    pub fn holders(&self, target: u16) -> BTreeSet<u16> {
+        let rows = self.rows.read();
+        let Some(row) = rows.chains.get(&target) else { return BTreeSet::new() };
+        let members = row.chain.members.iter().map(|member| member.ost);
+        members.chain(rows.notes.former_of(target)).collect()
     }
 
     /// OSTs that were the last that served, in chains with more such members than `others`.
@@ -405,29 +421,18 @@ impl ChainTable {
         chains: Vec<Chain>,
         mut batch: Batch,
     ) -> FsResult<()> {
-        let mut unfilled = self.rows.read().unfilled.clone();
+        let mut notes = self.notes();
         for chain in &chains {
             let target = chain.id.target();
             let mut value = Vec::new();
             message::encode(chain, &mut value)?;
             batch.put(Keyspace::Meta, &key(target), &value);
-            for Member { ost, state } in &chain.members {
-                let member = (target, *ost);
-                match state {
-                    MemberState::Emptied if unfilled.insert(member) => {
-                        batch.put(Keyspace::Meta, &unfilled_key(member), &[]);
-                    }
-                    MemberState::Serving if unfilled.remove(&member) => {
-                        batch.delete(Keyspace::Meta, &unfilled_key(member));
-                    }
-                    _ => {}
-                }
-            }
+            notes.follow(self.get(target).as_ref(), chain, &mut batch);
         }
         kv.commit(batch, &[]).await.map_err(errno)?;
         kv.sync().await.map_err(errno)?;
         let mut rows = self.rows.write();
-        rows.unfilled = unfilled;
+        rows.notes = notes;
         rows.put(chains);
         Ok(())
     }

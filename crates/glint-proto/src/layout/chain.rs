@@ -117,7 +117,8 @@ pub struct Chain {
     pub version: u32,
     /// Serving members first; the first of all orders the writes.
     pub members: Vec<Member>,
-    /// Members as the chain was laid out, so that the same one is not made twice.
+    /// Members in the order in which the chain was laid out, so that the same one is not made twice.
+    /// One that takes the place of another has its position, too.
     pub founders: Vec<u16>,
     /// Version since which nothing acknowledged is missing in a copy that serves: since then the
     /// last member that served has not lost its memory.
