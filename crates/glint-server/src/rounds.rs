@@ -147,6 +147,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                     Box::pin(server.index_emptied())
                 })
             },
+            // A walk over all files is not waited for at the end.
+            Round {
+                asks: true,
+                overlaps: true,
+                ..Round::every(KEEPING, "clearing", |server, _| once(server.clear_former()))
+            },
             Round {
                 asks: true,
                 ..Round::every(KEEPING, "session", |server, _| {

@@ -265,6 +265,9 @@ pub enum PeerRequest {
     /// No member that serves can read an object: nobody is to read that of this OST. Or, if not
     /// `is_unreadable`, it was copied there whole.
     Mark { chain: ChainVersion, ost: u16, object: ObjectId, is_unreadable: bool },
+    /// Install this row if it is newer. By it this OST is no member of the chain: these objects of
+    /// the chain go, for good. Answered when they are gone from stable storage.
+    Clear { row: Chain, ost: u16, objects: Vec<ObjectId> },
 }
 
 /// Answers to [`PeerRequest`].
