@@ -32,6 +32,9 @@ impl ChainTable {
         let _changing = self.changing.lock().await;
         let mut spare = placed.to_vec();
         spare.retain(|one| heard.contains(&one.ost) && self.may_be_used(one.ost));
+        if spare.is_empty() {
+            return Ok(0);
+        }
         let domains: BTreeMap<u16, &str> =
             placed.iter().map(|placed| (placed.ost, placed.domain.as_str())).collect();
         let (rows, notes) = (self.since(0).0, self.notes());
@@ -87,12 +90,13 @@ impl<K: Kv> Mds<K> {
         placed: &[Placed],
         heard: &BTreeSet<u16>,
     ) -> FsResult<usize> {
-        let laid = self.chains.lay_again(&self.kv, given_up, placed, heard).await;
-        if laid != Ok(0) {
-            // Data that moves may have been written where the new members have not got it.
-            self.replaced.fetch_add(1, Ordering::AcqRel);
-        }
-        laid
+        self.chains.lay_again(&self.kv, given_up, placed, heard).await
+    }
+
+    /// Data that moves now may have been written where a member that is to be filled has not got it:
+    /// it stays where it was.
+    pub fn doubt_moves(&self) {
+        self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Former members, each as target and OST, have nothing of their chains any more.

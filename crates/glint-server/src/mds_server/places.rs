@@ -1,7 +1,8 @@
-//! Places in chains that others have taken: who had one has nothing of the chain any more, once it is
-//! heard of.
+//! Places in chains of OSTs that were given up: others take them, as soon as there are others. Who
+//! had one has nothing of the chain any more, once it is heard of.
 //!
 //! Invariants:
+//! - Who takes a place is filled like any emptied member ([`super::filling`]) before it serves.
 //! - A former member counts as cleared only after a walk over all files, and all objects that are to
 //!   be removed, in which each of its objects of the chain was removed there for good. Objects of
 //!   files that are removed meanwhile go there, too: it is among the holders of the chain.
@@ -30,6 +31,28 @@ const TELLINGS: usize = 8;
 type Members = BTreeSet<(u16, u16)>;
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// Has others take places of OSTs that were given up, as far as there are others.
+    pub(crate) async fn fill_places(&self) {
+        let given_up: BTreeSet<u16> = self.osses.given_up().concat().into_iter().collect();
+        if given_up.is_empty() || self.mds.is_recovering() {
+            return;
+        }
+        // Other servers will come: OSTs of this one are no failure domains by themselves.
+        let placed = self.placed(false);
+        match self.mds.lay_again(&given_up, &placed, &self.heard()).await {
+            Ok(0) => {}
+            Ok(chains) => {
+                self.filling.begin_anew();
+                self.adopt_rows();
+                tracing::info!(chains, "other OSTs take the places of those that were given up");
+            }
+            Err(errno) => tracing::error!(
+                %errno,
+                "could not store who takes places in chains; it is tried again"
+            ),
+        }
+    }
+
     /// Clears former members that are heard of, unless that is under way: once, every second.
     pub(crate) async fn clear_former(&self) {
         let Some(_clearing) = self.clearing.try_lock() else { return };
