@@ -288,6 +288,8 @@ impl<K: Kv> Mds<K> {
                 tracing::warn!(copies, %error, "new files with so many copies cannot be made");
             }
         }
+        // There are others now.
+        self.chains.set_domains(&self.placed.lock());
     }
 
     /// Makes the chains of so many members that are missing. Returns how many there are.

@@ -8,11 +8,13 @@
 //! - Rows never go away, and their members change only by a transition of [`membership`].
 //! - An OST that may have objects of a chain is among its [holders](ChainTable::holders).
 
+mod avoided;
 mod notes;
 
 use crate::chains::membership::{self, Seen};
 use crate::chains::placement::{self, Placed, TooFewDomains};
 use crate::error::errno;
+use avoided::{AvoidedChains, OstUse};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::chain::{Chain, ChainId, ChainTargets, Member, MemberEvent, MemberState};
 use glint_proto::limits::CHAINS_MAX;
@@ -59,32 +61,15 @@ pub struct Away {
     pub awaited: bool,
 }
 
-/// Chains of one number of members that new files avoid, by their positions.
-#[derive(Default)]
-struct AvoidedChains {
-    /// All of them: with a member that does not serve, or is full or not heard of, as well; but not
-    /// if all chains are such.
-    all: Vec<u16>,
-    /// Without a head, or with a drained OST.
-    worst: Vec<u16>,
-    /// Those of them that no new file gets: with a drained OST, or all of whose OSTs were given up.
-    gone: Vec<u16>,
-}
-
 #[derive(Default)]
 struct Rows {
     /// By targets.
     chains: BTreeMap<u16, Row>,
     /// Number of the last change.
     changes: u64,
-    /// How many there are of each number of members.
-    counts: BTreeMap<u8, u16>,
-    /// Chains that new files avoid, by the number of members.
+    /// How many there are of each number of members, and which of them new files avoid.
     avoided: BTreeMap<u8, AvoidedChains>,
-    /// OSTs that are drained, that are full or not heard of, and that were given up.
-    drained: Vec<u16>,
-    absent: Vec<u16>,
-    given_up: Vec<u16>,
+    osts: OstUse,
     notes: MemberNotes,
     /// When a row was changed last, and whether all members serve by all of them.
     last_change: Option<Instant>,
@@ -106,34 +91,7 @@ impl Rows {
 
     /// Counts chains, and those that new files avoid.
     fn recount(&mut self) {
-        self.counts.clear();
-        self.avoided.clear();
-        for Row { chain, .. } in self.chains.values() {
-            let (copies, index) = (chain.id.copies, chain.id.index);
-            *self.counts.entry(copies).or_default() += 1;
-            let avoided = self.avoided.entry(copies).or_default();
-            let is_drained = chain.members.iter().any(|member| self.drained.contains(&member.ost));
-            let has_head = chain.head().is_some();
-            let is_good = |member: &Member| {
-                member.state == MemberState::Serving && !self.absent.contains(&member.ost)
-            };
-            if is_drained || !has_head || !chain.members.iter().all(is_good) {
-                avoided.all.push(index);
-            }
-            if is_drained || !has_head {
-                avoided.worst.push(index);
-            }
-            let is_given_up = |member: &Member| self.given_up.contains(&member.ost);
-            if is_drained || !has_head && chain.members.iter().all(is_given_up) {
-                avoided.gone.push(index);
-            }
-        }
-        for (copies, avoided) in &mut self.avoided {
-            // Clients choose by themselves as long as there is something to choose.
-            if self.counts.get(copies).is_some_and(|all| usize::from(*all) == avoided.all.len()) {
-                avoided.all.clone_from(&avoided.worst);
-            }
-        }
+        self.avoided = avoided::sort(self.chains.values().map(|row| &row.chain), &self.osts);
     }
 }
 
@@ -192,7 +150,7 @@ impl ChainTable {
 
     /// How many chains there are with so many members.
     pub(crate) fn count(&self, copies: u8) -> u16 {
-        self.rows.read().counts.get(&copies).copied().unwrap_or(0)
+        self.rows.read().avoided.get(&copies).map_or(0, |of| of.count)
     }
 
     /// Hands out how many there are, and which of them new files avoid.
@@ -202,53 +160,82 @@ impl ChainTable {
         use_it: impl FnOnce(u16, Avoided<'_>) -> T,
     ) -> T {
         let rows = self.rows.read();
-        let count = rows.counts.get(&copies).copied().unwrap_or(0);
         match rows.avoided.get(&copies) {
-            Some(AvoidedChains { all, worst, gone }) => use_it(count, Avoided { all, worst, gone }),
-            None => use_it(count, Avoided::default()),
+            Some(AvoidedChains { count, all, worst, gone, .. }) => {
+                use_it(*count, Avoided { all, worst, gone })
+            }
+            None => use_it(0, Avoided::default()),
         }
     }
 
     /// Chains that new files are laid out over.
     pub(crate) fn targets(&self) -> Vec<ChainTargets> {
         let rows = self.rows.read();
-        let targets = |(copies, count): (&u8, &u16)| ChainTargets {
+        let targets = |(copies, of): (&u8, &AvoidedChains)| ChainTargets {
             copies: *copies,
-            count: *count,
-            avoided: rows.avoided.get(copies).map(|of| of.all.clone()).unwrap_or_default(),
+            count: of.count,
+            avoided: of.all.clone(),
         };
-        rows.counts.iter().map(targets).collect()
+        rows.avoided.iter().map(targets).collect()
     }
 
     /// Has new files avoid the chains of these OSTs.
     pub(crate) fn set_drained(&self, osts: &[u16]) {
         let mut rows = self.rows.write();
-        rows.drained = osts.to_vec();
+        rows.osts.drained = osts.to_vec();
         rows.recount();
     }
 
     /// Whether new files avoid an OST because it is drained.
     pub(crate) fn is_drained(&self, ost: u16) -> bool {
-        self.rows.read().drained.contains(&ost)
+        self.rows.read().osts.drained.contains(&ost)
+    }
+
+    /// Says which failure domains the OSTs are in that there are.
+    pub(crate) fn set_domains(&self, placed: &[Placed]) {
+        let mut rows = self.rows.write();
+        let domains = placed.iter().map(|placed| (placed.ost, placed.domain.clone()));
+        rows.osts.domains = domains.collect();
+        rows.recount();
+    }
+
+    /// Whether files are to leave a chain: members of it fail together, and there are others.
+    pub(crate) fn is_crowded(&self, target: u16) -> bool {
+        let rows = self.rows.read();
+        let chain = ChainId::of_target(target);
+        let avoided = chain.and_then(|chain| rows.avoided.get(&chain.copies));
+        let index = chain.map_or(0, |chain| chain.index);
+        avoided.is_some_and(|of| of.crowded.binary_search(&index).is_ok())
+    }
+
+    /// Members of chains that files are to leave.
+    pub fn crowded_osts(&self) -> BTreeSet<u16> {
+        let rows = self.rows.read();
+        let is_crowded = |row: &&Row| {
+            let of = rows.avoided.get(&row.chain.id.copies);
+            of.is_some_and(|of| of.crowded.binary_search(&row.chain.id.index).is_ok())
+        };
+        let crowded = rows.chains.values().filter(is_crowded);
+        crowded.flat_map(|row| &row.chain.members).map(|member| member.ost).collect()
     }
 
     /// Whether new members may be laid over an OST: it is neither drained, nor full or not heard of.
     pub(super) fn may_be_used(&self, ost: u16) -> bool {
         let rows = self.rows.read();
-        !rows.drained.contains(&ost) && !rows.absent.contains(&ost)
+        !rows.osts.drained.contains(&ost) && !rows.osts.absent.contains(&ost)
     }
 
     /// Has new files avoid the chains of OSTs that are full or not heard of, if there are others,
     /// and use none of OSTs alone that were given up.
     pub(crate) fn set_absent(&self, absent: &[u16], given_up: &[u16]) {
         let mut rows = self.rows.write();
-        (rows.absent, rows.given_up) = (absent.to_vec(), given_up.to_vec());
+        (rows.osts.absent, rows.osts.given_up) = (absent.to_vec(), given_up.to_vec());
         rows.recount();
     }
 
     /// Numbers of members that chains have.
     pub(crate) fn copies(&self) -> BTreeSet<u8> {
-        self.rows.read().counts.keys().copied().collect()
+        self.rows.read().avoided.keys().copied().collect()
     }
 
     /// Chains in which an OST is away.
