@@ -5,6 +5,7 @@
 //!   all: with all stripes of a file, and with all copies that move.
 //! - A file with copies keeps those of its OSTs that it does not leave, where chains allow it; but none
 //!   of those that have no part, where no new chain is laid.
+//! - Files whose copies fail together, and need not, move before any other, whatever space there is.
 
 use crate::cmd::storage::drain::{Placed, held};
 use crate::cmd::storage::moves::Move;
@@ -45,6 +46,8 @@ pub(super) struct Disks {
     disks: Vec<Disk>,
     /// How many OSTs there are.
     count: u16,
+    /// Those in chains whose members fail together, where files are to leave these.
+    crowded: Vec<u16>,
 }
 
 impl Disks {
@@ -61,7 +64,9 @@ impl Disks {
                     .into(),
             );
         }
-        Ok(Disks::of(&rows(&status)))
+        let crowded = status["chains"]["crowded_osts"].as_array().into_iter().flatten();
+        let crowded = crowded.filter_map(|ost| ost.as_u64()?.try_into().ok()).collect();
+        Ok(Disks { crowded, ..Disks::of(&rows(&status)) })
     }
 
     /// Of rows of `glint ost list`.
@@ -75,7 +80,8 @@ impl Disks {
             let used = total.saturating_sub(row["free_bytes"].as_u64()?);
             Some(Disk { ost: row["ost"].as_u64()?.try_into().ok()?, total, used })
         };
-        Disks { disks: rows.iter().filter_map(disk).collect(), count: rows.len() as u16 }
+        let disks = rows.iter().filter_map(disk).collect();
+        Disks { disks, count: rows.len() as u16, crowded: Vec::new() }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Disk> {
@@ -129,6 +135,11 @@ pub(super) fn plan(
     stay: &HashSet<u64>,
     stop: &Stop,
 ) -> Result<Vec<Move>, Box<dyn Error>> {
+    let moves = apart(target, disks, stay, stop)?;
+    if !moves.is_empty() {
+        // How full OSTs are is looked at after that.
+        return Ok(moves);
+    }
     let mut planner = Planner::new(disks, within);
     for from in disks.donors(within) {
         let mut files = held(target, from, stop)?.files;
@@ -136,6 +147,38 @@ pub(super) fn plan(
         planner.leave(from, files);
     }
     Ok(planner.moves)
+}
+
+/// Files whose copies fail together, and could lie elsewhere: they leave their chains first.
+fn apart(
+    target: &Target,
+    disks: &Disks,
+    stay: &HashSet<u64>,
+    stop: &Stop,
+) -> Result<Vec<Move>, Box<dyn Error>> {
+    let mut files = BTreeMap::new();
+    for ost in &disks.crowded {
+        let held = held(target, *ost, stop)?.files.into_iter();
+        let crowded = held.filter(|file| file.crowded && !stay.contains(&file.ino));
+        files.extend(crowded.map(|file| (file.ino, file)));
+    }
+    Ok(files.values().filter_map(|file| move_apart(disks, file)).collect())
+}
+
+/// Each copy is on an OST that the file could leave: the fullest first. New files are laid out over
+/// no such chain, and so neither is this one.
+fn move_apart(disks: &Disks, file: &Placed) -> Option<Move> {
+    let share = |ost: u16| disks.iter().find(|disk| disk.ost == ost).map_or(1.0, Disk::share);
+    let mut osts: Vec<u16> = file.parts.keys().copied().collect();
+    osts.sort_by(|one, other| share(*other).total_cmp(&share(*one)));
+    Some(Move {
+        ino: file.ino,
+        bytes: file.parts.values().sum(),
+        name: file.name(),
+        from: *osts.first()?,
+        words: osts.into_iter().map(|ost| format!("avoid={ost}")).collect(),
+        to: None,
+    })
 }
 
 /// What is planned so far.
@@ -357,6 +400,13 @@ mod tests {
         assert!(planner.moves.iter().all(|one| one.words == ["avoid=0,1"]));
         assert!(disks(&[500, 520, 540]).donors(0.05).is_empty());
         assert_eq!(disks(&[600, 600, 600, 600, 500]).donors(0.05).len(), 4, "one is too empty");
+    }
+
+    #[test]
+    fn copies_that_fail_together_leave_the_fullest_ost_first() {
+        let moved = move_apart(&disks(&[300, 900, 100]), &file(1, 50, &[0, 1])).unwrap();
+        assert_eq!((moved.from, moved.bytes, moved.to), (1, 100, None));
+        assert_eq!(moved.words, ["avoid=1", "avoid=0"]);
     }
 
     #[test]
