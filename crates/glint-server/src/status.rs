@@ -160,7 +160,9 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let member = |member: &Member| json!({ "ost": member.ost, "state": member.state.name() });
     let row = |row: &Chain| {
         let members: Vec<Value> = row.members.iter().map(member).collect();
-        json!({ "id": row.id.to_string(), "version": row.version, "members": members })
+        let avoided = server.mds().chains().is_avoided(row.id);
+        json!({ "id": row.id.to_string(), "version": row.version, "members": members,
+            "avoided": avoided })
     };
     json!({
         "count": chains.len(),

@@ -208,6 +208,15 @@ impl ChainTable {
         avoided.is_some_and(|of| of.crowded.binary_search(&index).is_ok())
     }
 
+    /// Whether new files avoid a chain, as long as there are others.
+    pub fn is_avoided(&self, chain: ChainId) -> bool {
+        let rows = self.rows.read();
+        let of = rows.avoided.get(&chain.copies);
+        of.is_some_and(|of| {
+            of.all.contains(&chain.index) || of.gone.binary_search(&chain.index).is_ok()
+        })
+    }
+
     /// Members of chains that files are to leave.
     pub fn crowded_osts(&self) -> BTreeSet<u16> {
         let rows = self.rows.read();

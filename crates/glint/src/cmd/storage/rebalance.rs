@@ -1,5 +1,7 @@
 //! `glint ost rebalance`: files move from fuller to emptier OSTs while they are used.
 
+mod chains;
+mod disks;
 mod plan;
 mod turn;
 
@@ -9,8 +11,9 @@ use crate::live;
 use crate::output::counted;
 use crate::signals::Stop;
 use crate::target::{MdsArg, Target};
+use disks::{Disk, Disks};
 use glint_server::human_bytes;
-use plan::{Disk, Disks, plan};
+use plan::plan;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::error::Error;
