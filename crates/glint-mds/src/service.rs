@@ -95,7 +95,7 @@ pub struct Mds<K> {
     pub(crate) destroyed: Mutex<Destroyed>,
     /// Orphan keys of objects that clients of this run copy data to.
     pub(crate) plans: Mutex<HashMap<Vec<u8>, u64>>,
-    /// How often OSTs were replaced or given up, in this run.
+    /// How often OSTs were replaced or given up, or began to be filled, in this run.
     pub(crate) replaced: AtomicU64,
     pub(crate) sharing: Sharing,
     pub(crate) recovery: Recovery,
@@ -293,6 +293,8 @@ impl<K: Kv> Mds<K> {
                 tracing::warn!(copies, %error, "new files with so many copies cannot be made");
             }
         }
+        // There are others now.
+        self.chains.set_domains(&self.placed.lock());
     }
 
     /// Makes the chains of so many members that are missing. Returns how many there are.

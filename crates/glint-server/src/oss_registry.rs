@@ -370,6 +370,14 @@ impl OssRegistry {
         !self.state.lock().all.iter().any(acts)
     }
 
+    /// Whether the servers of these OSTs have said that they know a change of the table of chains.
+    pub fn have_heard(&self, osts: &[u16], change: u64) -> bool {
+        let has_not = |oss: &RegisteredOss| {
+            oss.rows < change && osts.iter().any(|ost| oss.osts().contains(ost))
+        };
+        !self.state.lock().all.iter().any(has_not)
+    }
+
     /// Whether an OSS is a member already, under this address and with a certificate of this name:
     /// its beat stores nothing.
     pub fn knows(&self, name: Option<&str>, beat: &Heartbeat) -> bool {

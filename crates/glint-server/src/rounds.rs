@@ -145,8 +145,17 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             Round {
                 asks: true,
                 ..Round::every(HOUSEKEEPING, "filling", |server, _| {
-                    Box::pin(server.index_emptied())
+                    Box::pin(async {
+                        server.fill_places().await;
+                        server.index_emptied().await
+                    })
                 })
+            },
+            // A walk over all files is not waited for at the end.
+            Round {
+                asks: true,
+                overlaps: true,
+                ..Round::every(KEEPING, "clearing", |server, _| once(server.clear_former()))
             },
             Round {
                 asks: true,

@@ -136,8 +136,8 @@ fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
 /// Rows of chains that are shown: all have room in an attribute of a mount.
 const CHAIN_ROWS: usize = 256;
 
-/// Whether all members of a chain serve that were not given up: nobody waits for those, and they stay
-/// in their chains.
+/// Whether all members of a chain serve that were not given up: nobody waits for those, which stay
+/// until others take their places.
 fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
     let mut waited_for = row.members.iter().filter(|member| !given_up.contains(&member.ost));
     row.head().is_some() && waited_for.all(|member| member.state == MemberState::Serving)
@@ -160,12 +160,15 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let member = |member: &Member| json!({ "ost": member.ost, "state": member.state.name() });
     let row = |row: &Chain| {
         let members: Vec<Value> = row.members.iter().map(member).collect();
-        json!({ "id": row.id.to_string(), "version": row.version, "members": members })
+        let avoided = server.mds().chains().is_avoided(row.id);
+        json!({ "id": row.id.to_string(), "version": row.version, "members": members,
+            "avoided": avoided })
     };
     json!({
         "count": chains.len(),
         "whole": whole,
         "not_serving": counts.into_iter().map(count).collect::<Vec<_>>(),
+        "crowded_osts": server.mds().chains().crowded_osts(),
         "rows": chains.iter().take(CHAIN_ROWS).map(row).collect::<Vec<_>>(),
     })
 }

@@ -163,8 +163,9 @@ impl Run {
         self.hosts.restart_failed();
     }
 
-    /// An OSS is lost, and an administrator gives its OSTs up where nothing is lost with them. Then it
-    /// comes back with all that it had, which counts for nothing any more.
+    /// An OSS is lost, and an administrator gives its OSTs up where nothing is lost with them.
+    /// Others take their places, if there are others. Then it comes back with all that it had,
+    /// which counts for nothing any more.
     async fn give_up(&self) {
         if self.layout.replicas < 2 || self.hosts.count() == 1 || self.moves.took_copies() {
             return;
@@ -178,6 +179,7 @@ impl Run {
         let osses = servers.other_servers().infos();
         let Some(oss) = osses.iter().find(|oss| oss.address == address(host)) else { return };
         let osts = oss.first_ost..oss.first_ost + oss.osts;
+        let its = osts.clone();
         self.hosts.heal(host);
         self.hosts.stop(host);
         let until = self.executor.now() + UNHEARD + self.up_to(UNHEARD);
@@ -205,6 +207,9 @@ impl Run {
             self.restart(MDS, false).await;
         }
         self.executor.sleep(self.up_to(OUTAGE)).await;
+        let former = self.hosts.mds().mds().chains().former();
+        let taken = former.iter().filter(|(_, ost)| its.contains(ost)).count() as u64;
+        self.count(|outcome| outcome.places_taken += taken);
         self.hosts.start(host);
     }
 

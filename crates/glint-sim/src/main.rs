@@ -112,9 +112,9 @@ fn main() -> ExitCode {
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
          power, {} failed disks, {} dead and {} cut off clients, {} \
-         heads felled, {} OSTs given up, {} objects removed, {} files moved, {} rests of \
-         heal, {} files read in kernels and {} stored there, {} rewritten while {} disks were full \
-         and {} rows changed; next {:016x}",
+         heads felled, {} OSTs given up, {} of their places taken, {} objects removed, {} files \
+         moved, {} rests of heal, {} files read in kernels and {} stored there, {} rewritten while \
+         {} disks were full and {} rows changed; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -126,6 +126,7 @@ fn main() -> ExitCode {
         total.cut_off_clients,
         total.felled_heads,
         total.given_up,
+        total.places_taken,
         total.removed,
         total.moved,
         total.heal_rests,

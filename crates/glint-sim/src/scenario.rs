@@ -57,6 +57,8 @@ pub struct Outcome {
     pub felled_heads: u64,
     /// OSTs that were given up, and came back.
     pub given_up: u64,
+    /// Places in chains that others took meanwhile.
+    pub places_taken: u64,
     /// Objects whose files were removed from one member.
     pub removed: u64,
     /// Files that were moved to other objects.
@@ -472,6 +474,7 @@ impl Outcome {
         self.cut_off_clients += other.cut_off_clients;
         self.felled_heads += other.felled_heads;
         self.given_up += other.given_up;
+        self.places_taken += other.places_taken;
         self.removed += other.removed;
         self.moved += other.moved;
         self.heal_rests += other.heal_rests;

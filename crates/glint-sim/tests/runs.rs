@@ -13,6 +13,8 @@ const THREADS: u64 = 2;
 const TRUNCATIONS: u64 = 12;
 /// Seeds in which a server loses its power while small files on it are written and read.
 const POWER_LOSSES: u64 = 12;
+/// Seeds of which two must have it: in most there is no other failure domain.
+const SEEDS_TO_TAKE_PLACES: u64 = 200;
 /// Seeds of which one must find a fault that is put in on purpose.
 const SEEDS_TO_FIND: u64 = 2_000;
 
@@ -45,6 +47,21 @@ fn a_seed_gives_the_same_run_again() {
     let total = of_all(SEEDS, is_the_same_again);
     assert!(total.read_in_kernel > 0 && total.stored_in_kernel > 0, "{total:?}");
     assert!(total.moved > 0, "{total:?}");
+}
+
+/// The first seeds in which others take the places of OSTs that were given up, and these come back.
+#[test]
+fn places_in_chains_are_taken_amid_harm() {
+    let mut taken = 0;
+    for seed in 0..SEEDS_TO_TAKE_PLACES {
+        let outcome = glint_sim::run(seed, true);
+        assert!(outcome.is_ok(), "make sim COPIES=1 SEED={seed}: {outcome:?}");
+        taken += u64::from(outcome.unwrap().places_taken > 0);
+        if taken == 2 {
+            return;
+        }
+    }
+    panic!("places were taken in {taken} of {SEEDS_TO_TAKE_PLACES} seeds");
 }
 
 #[test]

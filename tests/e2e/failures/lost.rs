@@ -246,6 +246,50 @@ fn what_nobody_has_any_more_is_an_error_and_new_files_are_elsewhere() {
     [client, server].into_iter().for_each(Process::stop);
 }
 
+/// One of two servers is lost for good. Another one that joins takes its places, and is filled; when
+/// the first comes back after all, it has nothing of the files.
+#[test]
+fn a_server_that_joins_takes_the_places_of_one_that_was_given_up() {
+    let three = ThreeServers::new();
+    let (server, first) = (three.serve_with("2"), three.oss(1));
+    let at = address(three.port);
+    wait_until_whole(&at);
+    let (client, a) = three.world.mount(three.port, "a", &[]);
+    write(&a);
+    fs::write(a.join("removed"), content(99)).unwrap();
+    sh(&a, "sync -f .");
+    client.stop();
+    first.kill();
+    three.states("ost 1", "offline");
+    three.give_up("1");
+    // There is no other failure domain.
+    three.states("ost 1", "emptied in");
+    let (client, b) = three.world.mount(three.port, "b", &[]);
+    must_read(&b);
+
+    let second = three.oss(2);
+    wait_until_whole(&at);
+    let table = chains(&at);
+    let rows = table["rows"].as_array().unwrap().iter();
+    let members = rows.flat_map(|row| row["members"].as_array().unwrap());
+    assert!(members.map(|member| &member["ost"]).all(|ost| *ost == 0 || *ost == 2), "{table}");
+    let stored = |n| objects(&three.world.oss_data(n)).0;
+    assert!(stored(2) > FILES && stored(1) > FILES, "{} and {}", stored(2), stored(1));
+    must_read(&b);
+    fs::write(b.join("file0"), content(0)).unwrap();
+    // Its object is at the one that is away, too.
+    fs::remove_file(b.join("removed")).unwrap();
+    sh(&b, "sync -f .");
+
+    let first = three.oss(1);
+    eventually("it has nothing of the files", || stored(1) == 0);
+    wait_until_whole(&at);
+    must_read(&b);
+    [client, first, second, server].into_iter().for_each(Process::stop);
+    // All copies are equal, and there are no others.
+    three.world.assert_sound_with(&three.world.data(), &[1, 2]);
+}
+
 #[test]
 fn a_file_system_begins_with_nothing_when_all_disks_were_replaced() {
     let three = ThreeServers::new();

@@ -113,7 +113,7 @@ impl Destroyed {
     }
 
     /// Files whose removal is durable, but for those of which something is left, or may have come
-    /// back: nobody has copied objects since `quiet`.
+    /// back: nobody copies objects from `quiet` on. Those are removed once more then.
     pub(super) fn take(
         &mut self,
         durable: u64,
@@ -134,7 +134,10 @@ impl Destroyed {
                 Some(Removal { begun: Some(begun), .. })
                     if quiet.is_none_or(|quiet| begun < quiet) =>
                 {
-                    self.retry.later(clock::now());
+                    match quiet {
+                        Some(quiet) => self.retry.at(quiet),
+                        None => self.retry.later(clock::now()),
+                    }
                 }
                 Some(_) => done.push(key),
                 None => {}
@@ -162,12 +165,13 @@ mod tests {
             let mut destroyed = Destroyed::default();
             destroyed.add(7, &files, now);
             assert!(destroyed.take(6, &[], quiet).is_empty(), "that is not durable");
-            (destroyed.take(7, &[], quiet), destroyed.retry.due.is_some())
+            (destroyed.take(7, &[], quiet), destroyed.retry.due)
         };
-        let second = Duration::from_secs(1);
-        assert_eq!(after_removal(None), (vec![key(1)], true));
-        assert_eq!(after_removal(Some(now + second)), (vec![key(1)], true));
-        assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], false));
+        let soon = now + Duration::from_secs(25);
+        let (done, retry) = after_removal(None);
+        assert_eq!((done, retry.is_some()), (vec![key(1)], true), "tried from time to time");
+        assert_eq!(after_removal(Some(soon)), (vec![key(1)], Some(soon)), "no sooner, no later");
+        assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], None));
     }
 
     #[test]

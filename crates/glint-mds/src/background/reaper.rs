@@ -161,7 +161,7 @@ impl<K: Kv> Mds<K> {
         let left = targets.left();
         let done = {
             let mut destroyed = self.destroyed.lock();
-            let done = destroyed.take(durable, &left, self.chains.quiet_since());
+            let done = destroyed.take(durable, &left, self.chains.quiet_from());
             if !left.is_empty() {
                 destroyed.retry.later(clock::now());
             }

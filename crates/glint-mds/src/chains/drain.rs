@@ -50,6 +50,8 @@ pub struct HeldPart {
     pub copies: u8,
     /// Bytes that it takes on each of the OSTs that it lies on, as far as the MDS knows.
     pub osts: BTreeMap<u16, u64>,
+    /// Whether copies of a stripe fail together, and could lie elsewhere.
+    pub crowded: bool,
 }
 
 impl<K: Kv> Mds<K> {
@@ -129,9 +131,11 @@ impl<K: Kv> Mds<K> {
     fn held_part(&self, attr: &Attr, own: u16, ost: u16) -> Option<HeldPart> {
         let Attr { size, blocks, layout, .. } = *attr;
         let stripes = layout.stripe_count.max(1);
-        let mut osts = BTreeMap::new();
+        let (mut osts, mut crowded) = (BTreeMap::new(), false);
         for stripe in 0..stripes {
-            for member in self.members_of(layout.ost_of(stripe, own)) {
+            let target = layout.ost_of(stripe, own);
+            crowded |= layout.replicas > 1 && self.chains.is_crowded(target);
+            for member in self.members_of(target) {
                 *osts.entry(member).or_default() += layout.object_size(stripe, size);
             }
         }
@@ -144,7 +148,7 @@ impl<K: Kv> Mds<K> {
             let part = |bytes: u64| u128::from(bytes) * u128::from(stored) / u128::from(size);
             osts.values_mut().for_each(|bytes| *bytes = part(*bytes) as u64);
         }
-        Some(HeldPart { stripes, copies: layout.replicas, osts })
+        Some(HeldPart { stripes, copies: layout.replicas, osts, crowded })
     }
 
     /// OSTs that have what lies on a target.
@@ -176,6 +180,20 @@ impl<K: Kv> Mds<K> {
         };
         self.visit_leaving(count).await?;
         Ok(files.len() as u64)
+    }
+
+    /// Files that were removed, or moved, with the layouts of objects on these chains which are not
+    /// removed yet, or may be given up.
+    pub async fn leaving_chains(&self, targets: &BTreeSet<u16>) -> FsResult<Vec<(Ino, Layout)>> {
+        let mut files = Vec::new();
+        self.visit_leaving(|key, layout| {
+            let mut stripes = 0..layout.stripe_count.max(1);
+            if stripes.any(|stripe| targets.contains(&layout.ost_of(stripe, 0))) {
+                files.extend(Ino::from_key(key).map(|ino| (ino, *layout)));
+            }
+        })
+        .await?;
+        Ok(files)
     }
 
     /// Visits all objects that are to be removed, by their keys and layouts.

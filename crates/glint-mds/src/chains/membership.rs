@@ -13,6 +13,8 @@
 //!   in the order in which the chain was laid out, which spreads heads over OSTs.
 //! - A member serves again only after it was synced; one that was emptied is not even synced before
 //!   somebody says that the others know all that it lacks ([`indexed`]).
+//! - An OST takes the place of another one only while somebody serves, and as an emptied one
+//!   ([`replaced`]): nobody takes it for one that has something.
 //! - A member that is searched after a loss of power, or whose OST has failed, is not chosen of
 //!   several that were the last, and keeps no other one from being synced.
 //! - The version from which on a chain is intact rises when it goes on with members that have
@@ -349,6 +351,20 @@ pub(crate) fn indexed(chain: &Chain, ost: u16) -> Option<Chain> {
     }
     let mut changed = chain.clone();
     set(&mut changed, MemberState::Offline, |member| member.ost == ost);
+    Some(settled(changed))
+}
+
+/// The row after `ost`, which has nothing of the chain, has taken the place of `gone`, which was given
+/// up; `None` if the place is not to be had, or nobody serves who could give it anything.
+pub(crate) fn replaced(chain: &Chain, gone: u16, ost: u16) -> Option<Chain> {
+    let is_free = chain.state_of(gone) == Some(MemberState::Emptied);
+    if !is_free || chain.state_of(ost).is_some() || chain.head().is_none() {
+        return None;
+    }
+    let mut changed = chain.clone();
+    let members = changed.members.iter_mut().map(|member| &mut member.ost);
+    let places = members.chain(&mut changed.founders).filter(|place| **place == gone);
+    places.for_each(|place| *place = ost);
     Some(settled(changed))
 }
 

@@ -9,4 +9,5 @@ pub(crate) mod named_files;
 pub(crate) mod outdated;
 pub(crate) mod placement;
 pub(crate) mod policy;
+pub(crate) mod relaid;
 pub(crate) mod table;

@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! - Two members of a chain are never in one failure domain. Where there are too few domains,
-//!   chains are refused, and not made worse in silence.
+//!   chains are refused, and not made worse in silence; places of lost members stay free.
 //! - Each OST orders the writes of as many chains as any other, and shares chains with many others,
 //!   so that many can fill one that was lost. (Combinatorial chain tables: the design notes of 3FS.)
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An OST, and what it fails together with: a host, or whatever its administrator said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +61,17 @@ fn members(copies: usize, osts: &[Placed], head: usize, step: usize) -> Vec<u16>
     chosen.into_iter().map(|placed| placed.ost).collect()
 }
 
+/// The OST that takes a place in a chain beside these domains: of those with another one, that which
+/// is a member of the fewest chains. `None` if there is none: the place stays free.
+pub(crate) fn for_place(
+    spare: &[Placed],
+    beside: &BTreeSet<&str>,
+    chains: &BTreeMap<u16, usize>,
+) -> Option<u16> {
+    let fit = spare.iter().filter(|placed| !beside.contains(placed.domain.as_str()));
+    fit.map(|placed| placed.ost).min_by_key(|ost| (chains.get(ost).copied(), *ost))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +87,16 @@ mod tests {
         let error = chains(3, &osts(&[1, 1, 2, 2])).unwrap_err();
         assert!(error.to_string().starts_with("3 copies need 3 failure domains, and there are 2"));
         assert_eq!(chains(2, &osts(&[1, 1, 2, 2])).unwrap()[0], [0, 2]);
+    }
+
+    #[test]
+    fn a_place_is_taken_by_the_one_with_least_to_do_in_another_domain() {
+        let (spare, chains) = (osts(&[1, 2, 2, 3]), BTreeMap::from([(0, 1), (1, 4), (2, 3)]));
+        let place = |beside: &[&str]| for_place(&spare, &beside.iter().copied().collect(), &chains);
+        assert_eq!(place(&[]), Some(3), "it has nothing to do");
+        assert_eq!(place(&["host3"]), Some(0));
+        assert_eq!(place(&["host1", "host3"]), Some(2));
+        assert_eq!(place(&["host1", "host2", "host3"]), None);
     }
 
     proptest! {

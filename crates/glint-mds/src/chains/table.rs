@@ -6,14 +6,20 @@
 //! - A row is changed only from the version that the change was decided on (compare and set), by one
 //!   change at a time.
 //! - Rows never go away, and their members change only by a transition of [`membership`].
+//! - An OST that may have objects of a chain is among its [holders](ChainTable::holders).
+
+mod avoided;
+mod notes;
 
 use crate::chains::membership::{self, Seen};
 use crate::chains::placement::{self, Placed, TooFewDomains};
 use crate::error::errno;
+use avoided::{AvoidedChains, OstUse};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::chain::{Chain, ChainId, ChainTargets, Member, MemberEvent, MemberState};
 use glint_proto::limits::CHAINS_MAX;
 use glint_proto::{Avoided, Errno, FsResult, clock, message};
+pub(super) use notes::MemberNotes;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,10 +27,6 @@ use std::time::{Duration, Instant};
 /// Prefix of the keys of rows: `chain/` and the target.
 const KEY: &[u8] = b"chain/";
 const KEYS_END: &[u8] = b"chain0";
-/// Prefix of the keys of members that were emptied and have not got everything since: `unfilled/`,
-/// the target, and the OST.
-const UNFILLED: &[u8] = b"unfilled/";
-const UNFILLED_END: &[u8] = b"unfilled0";
 /// Longest time that a new head takes to make copies equal, and clients to send it what they must.
 const TAKEOVER_MAX: Duration = Duration::from_secs(30);
 
@@ -59,34 +61,16 @@ pub struct Away {
     pub awaited: bool,
 }
 
-/// Chains of one number of members that new files avoid, by their positions.
-#[derive(Default)]
-struct AvoidedChains {
-    /// All of them: with a member that does not serve, or is full or not heard of, as well; but not
-    /// if all chains are such.
-    all: Vec<u16>,
-    /// Without a head, or with a drained OST.
-    worst: Vec<u16>,
-    /// Those of them that no new file gets: with a drained OST, or all of whose OSTs were given up.
-    gone: Vec<u16>,
-}
-
 #[derive(Default)]
 struct Rows {
     /// By targets.
     chains: BTreeMap<u16, Row>,
     /// Number of the last change.
     changes: u64,
-    /// How many there are of each number of members.
-    counts: BTreeMap<u8, u16>,
-    /// Chains that new files avoid, by the number of members.
+    /// How many there are of each number of members, and which of them new files avoid.
     avoided: BTreeMap<u8, AvoidedChains>,
-    /// OSTs that are drained, that are full or not heard of, and that were given up.
-    drained: Vec<u16>,
-    absent: Vec<u16>,
-    given_up: Vec<u16>,
-    /// Members that were emptied and have not got everything since, by targets.
-    unfilled: BTreeSet<(u16, u16)>,
+    osts: OstUse,
+    notes: MemberNotes,
     /// When a row was changed last, and whether all members serve by all of them.
     last_change: Option<Instant>,
     are_whole: bool,
@@ -107,34 +91,7 @@ impl Rows {
 
     /// Counts chains, and those that new files avoid.
     fn recount(&mut self) {
-        self.counts.clear();
-        self.avoided.clear();
-        for Row { chain, .. } in self.chains.values() {
-            let (copies, index) = (chain.id.copies, chain.id.index);
-            *self.counts.entry(copies).or_default() += 1;
-            let avoided = self.avoided.entry(copies).or_default();
-            let is_drained = chain.members.iter().any(|member| self.drained.contains(&member.ost));
-            let has_head = chain.head().is_some();
-            let is_good = |member: &Member| {
-                member.state == MemberState::Serving && !self.absent.contains(&member.ost)
-            };
-            if is_drained || !has_head || !chain.members.iter().all(is_good) {
-                avoided.all.push(index);
-            }
-            if is_drained || !has_head {
-                avoided.worst.push(index);
-            }
-            let is_given_up = |member: &Member| self.given_up.contains(&member.ost);
-            if is_drained || !has_head && chain.members.iter().all(is_given_up) {
-                avoided.gone.push(index);
-            }
-        }
-        for (copies, avoided) in &mut self.avoided {
-            // Clients choose by themselves as long as there is something to choose.
-            if self.counts.get(copies).is_some_and(|all| usize::from(*all) == avoided.all.len()) {
-                avoided.all.clone_from(&avoided.worst);
-            }
-        }
+        self.avoided = avoided::sort(self.chains.values().map(|row| &row.chain), &self.osts);
     }
 }
 
@@ -156,15 +113,6 @@ fn key(target: u16) -> Vec<u8> {
     [KEY, &target.to_be_bytes()].concat()
 }
 
-fn unfilled_key((target, ost): (u16, u16)) -> Vec<u8> {
-    [UNFILLED, &target.to_be_bytes(), &ost.to_be_bytes()].concat()
-}
-
-fn parse_unfilled(key: &[u8]) -> Option<(u16, u16)> {
-    let (target, ost) = key.get(UNFILLED.len()..)?.split_first_chunk::<2>()?;
-    Some((u16::from_be_bytes(*target), u16::from_be_bytes(ost.try_into().ok()?)))
-}
-
 impl ChainTable {
     /// Reads all rows. EIO if one is damaged.
     pub async fn load(kv: &impl Kv) -> FsResult<ChainTable> {
@@ -177,10 +125,7 @@ impl ChainTable {
             }
             chains.push(chain);
         }
-        let unfilled = kv.scan(Keyspace::Meta, UNFILLED, UNFILLED_END, usize::MAX).await;
-        let unfilled = unfilled.map_err(errno)?;
-        let unfilled = unfilled.iter().filter_map(|(key, _)| parse_unfilled(key)).collect();
-        let mut rows = Rows { unfilled, ..Rows::default() };
+        let mut rows = Rows { notes: MemberNotes::load(kv).await?, ..Rows::default() };
         rows.put(chains);
         Ok(ChainTable { rows: RwLock::new(rows), changing: futures_util::lock::Mutex::default() })
     }
@@ -190,11 +135,12 @@ impl ChainTable {
         self.rows.read().chains.get(&target).map(|row| row.chain.clone())
     }
 
-    /// Since when no member of any chain gives another one what that lacks; `None` if one may.
-    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+    /// From when on no member of any chain gives another one what that lacks, if no row changes until
+    /// then; `None` while a member lacks something.
+    pub(crate) fn quiet_from(&self) -> Option<Instant> {
         let rows = self.rows.read();
         let quiet = rows.last_change.map_or_else(clock::now, |changed| changed + TAKEOVER_MAX);
-        (rows.are_whole && quiet <= clock::now()).then_some(quiet)
+        rows.are_whole.then_some(quiet)
     }
 
     /// Number of the change that made a row as it is.
@@ -204,7 +150,7 @@ impl ChainTable {
 
     /// How many chains there are with so many members.
     pub(crate) fn count(&self, copies: u8) -> u16 {
-        self.rows.read().counts.get(&copies).copied().unwrap_or(0)
+        self.rows.read().avoided.get(&copies).map_or(0, |of| of.count)
     }
 
     /// Hands out how many there are, and which of them new files avoid.
@@ -214,47 +160,91 @@ impl ChainTable {
         use_it: impl FnOnce(u16, Avoided<'_>) -> T,
     ) -> T {
         let rows = self.rows.read();
-        let count = rows.counts.get(&copies).copied().unwrap_or(0);
         match rows.avoided.get(&copies) {
-            Some(AvoidedChains { all, worst, gone }) => use_it(count, Avoided { all, worst, gone }),
-            None => use_it(count, Avoided::default()),
+            Some(AvoidedChains { count, all, worst, gone, .. }) => {
+                use_it(*count, Avoided { all, worst, gone })
+            }
+            None => use_it(0, Avoided::default()),
         }
     }
 
     /// Chains that new files are laid out over.
     pub(crate) fn targets(&self) -> Vec<ChainTargets> {
         let rows = self.rows.read();
-        let targets = |(copies, count): (&u8, &u16)| ChainTargets {
+        let targets = |(copies, of): (&u8, &AvoidedChains)| ChainTargets {
             copies: *copies,
-            count: *count,
-            avoided: rows.avoided.get(copies).map(|of| of.all.clone()).unwrap_or_default(),
+            count: of.count,
+            avoided: of.all.clone(),
         };
-        rows.counts.iter().map(targets).collect()
+        rows.avoided.iter().map(targets).collect()
     }
 
     /// Has new files avoid the chains of these OSTs.
     pub(crate) fn set_drained(&self, osts: &[u16]) {
         let mut rows = self.rows.write();
-        rows.drained = osts.to_vec();
+        rows.osts.drained = osts.to_vec();
         rows.recount();
     }
 
     /// Whether new files avoid an OST because it is drained.
     pub(crate) fn is_drained(&self, ost: u16) -> bool {
-        self.rows.read().drained.contains(&ost)
+        self.rows.read().osts.drained.contains(&ost)
+    }
+
+    /// Says which failure domains the OSTs are in that there are.
+    pub(crate) fn set_domains(&self, placed: &[Placed]) {
+        let mut rows = self.rows.write();
+        let domains = placed.iter().map(|placed| (placed.ost, placed.domain.clone()));
+        rows.osts.domains = domains.collect();
+        rows.recount();
+    }
+
+    /// Whether files are to leave a chain: members of it fail together, and there are others.
+    pub(crate) fn is_crowded(&self, target: u16) -> bool {
+        let rows = self.rows.read();
+        let chain = ChainId::of_target(target);
+        let avoided = chain.and_then(|chain| rows.avoided.get(&chain.copies));
+        let index = chain.map_or(0, |chain| chain.index);
+        avoided.is_some_and(|of| of.crowded.binary_search(&index).is_ok())
+    }
+
+    /// Whether new files avoid a chain, as long as there are others.
+    pub fn is_avoided(&self, chain: ChainId) -> bool {
+        let rows = self.rows.read();
+        let of = rows.avoided.get(&chain.copies);
+        of.is_some_and(|of| {
+            of.all.contains(&chain.index) || of.gone.binary_search(&chain.index).is_ok()
+        })
+    }
+
+    /// Members of chains that files are to leave.
+    pub fn crowded_osts(&self) -> BTreeSet<u16> {
+        let rows = self.rows.read();
+        let is_crowded = |row: &&Row| {
+            let of = rows.avoided.get(&row.chain.id.copies);
+            of.is_some_and(|of| of.crowded.binary_search(&row.chain.id.index).is_ok())
+        };
+        let crowded = rows.chains.values().filter(is_crowded);
+        crowded.flat_map(|row| &row.chain.members).map(|member| member.ost).collect()
+    }
+
+    /// Whether new members may be laid over an OST: it is neither drained, nor full or not heard of.
+    pub(super) fn may_be_used(&self, ost: u16) -> bool {
+        let rows = self.rows.read();
+        !rows.osts.drained.contains(&ost) && !rows.osts.absent.contains(&ost)
     }
 
     /// Has new files avoid the chains of OSTs that are full or not heard of, if there are others,
     /// and use none of OSTs alone that were given up.
     pub(crate) fn set_absent(&self, absent: &[u16], given_up: &[u16]) {
         let mut rows = self.rows.write();
-        (rows.absent, rows.given_up) = (absent.to_vec(), given_up.to_vec());
+        (rows.osts.absent, rows.osts.given_up) = (absent.to_vec(), given_up.to_vec());
         rows.recount();
     }
 
     /// Numbers of members that chains have.
     pub(crate) fn copies(&self) -> BTreeSet<u8> {
-        self.rows.read().counts.keys().copied().collect()
+        self.rows.read().avoided.keys().copied().collect()
     }
 
     /// Chains in which an OST is away.
@@ -352,7 +342,30 @@ impl ChainTable {
 
     /// Whether a member was emptied, and has not got everything since.
     pub(crate) fn is_unfilled(&self, target: u16, ost: u16) -> bool {
-        self.rows.read().unfilled.contains(&(target, ost))
+        self.rows.read().notes.is_unfilled(target, ost)
+    }
+
+    /// OSTs whose places in chains were taken, and that may have objects of these: targets and OSTs.
+    pub fn former(&self) -> BTreeSet<(u16, u16)> {
+        self.rows.read().notes.former().clone()
+    }
+
+    /// What is remembered of members.
+    pub(super) fn notes(&self) -> MemberNotes {
+        self.rows.read().notes.clone()
+    }
+
+    /// Takes notes that are stored, while a change is.
+    pub(super) fn set_notes(&self, notes: MemberNotes) {
+        self.rows.write().notes = notes;
+    }
+
+    /// OSTs that may have objects of a chain: its members, and those that were. Empty if there is none.
+    pub fn holders(&self, target: u16) -> BTreeSet<u16> {
+        let rows = self.rows.read();
+        let Some(row) = rows.chains.get(&target) else { return BTreeSet::new() };
+        let members = row.chain.members.iter().map(|member| member.ost);
+        members.chain(rows.notes.former_of(target)).collect()
     }
 
     /// OSTs that were the last that served, in chains with more such members than `others`.
@@ -404,29 +417,18 @@ impl ChainTable {
         chains: Vec<Chain>,
         mut batch: Batch,
     ) -> FsResult<()> {
-        let mut unfilled = self.rows.read().unfilled.clone();
+        let mut notes = self.notes();
         for chain in &chains {
             let target = chain.id.target();
             let mut value = Vec::new();
             message::encode(chain, &mut value)?;
             batch.put(Keyspace::Meta, &key(target), &value);
-            for Member { ost, state } in &chain.members {
-                let member = (target, *ost);
-                match state {
-                    MemberState::Emptied if unfilled.insert(member) => {
-                        batch.put(Keyspace::Meta, &unfilled_key(member), &[]);
-                    }
-                    MemberState::Serving if unfilled.remove(&member) => {
-                        batch.delete(Keyspace::Meta, &unfilled_key(member));
-                    }
-                    _ => {}
-                }
-            }
+            notes.follow(self.get(target).as_ref(), chain, &mut batch);
         }
         kv.commit(batch, &[]).await.map_err(errno)?;
         kv.sync().await.map_err(errno)?;
         let mut rows = self.rows.write();
-        rows.unfilled = unfilled;
+        rows.notes = notes;
         rows.put(chains);
         Ok(())
     }

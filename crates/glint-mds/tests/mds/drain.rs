@@ -28,7 +28,7 @@ fn listed(tree: &Tree, ost: u16) -> BTreeSet<String> {
     let (files, next) = block_on(tree.mds.files_on(ost, OWN, Ino(0))).unwrap();
     assert_eq!(next, None);
     for file in &files {
-        let HeldPart { stripes, copies, osts } = &file.says;
+        let HeldPart { stripes, copies, osts, .. } = &file.says;
         assert!(*stripes == 1 && osts.len() == usize::from(*copies), "{file:?}");
         assert!(osts.get(&ost).is_some_and(|bytes| *bytes <= file.size), "{file:?}");
     }

@@ -117,7 +117,8 @@ pub struct Chain {
     pub version: u32,
     /// Serving members first; the first of all orders the writes.
     pub members: Vec<Member>,
-    /// Members as the chain was laid out, so that the same one is not made twice.
+    /// Members in the order in which the chain was laid out, so that the same one is not made twice.
+    /// One that takes the place of another has its position, too.
     pub founders: Vec<u16>,
     /// Version since which nothing acknowledged is missing in a copy that serves: since then the
     /// last member that served has not lost its memory.
@@ -264,6 +265,9 @@ pub enum PeerRequest {
     /// No member that serves can read an object: nobody is to read that of this OST. Or, if not
     /// `is_unreadable`, it was copied there whole.
     Mark { chain: ChainVersion, ost: u16, object: ObjectId, is_unreadable: bool },
+    /// Install this row if it is newer. By it this OST is no member of the chain: these objects of
+    /// the chain go, for good. Answered when they are gone from stable storage.
+    Clear { row: Chain, ost: u16, objects: Vec<ObjectId> },
 }
 
 /// Answers to [`PeerRequest`].

@@ -76,11 +76,16 @@ fn of(seen: &BTreeMap<u16, Seen>) -> impl Fn(u16) -> Seen + '_ {
 impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Makes the chains that are missing over the OSTs that there are.
     pub(crate) async fn place_chains(&self) {
-        let elsewhere = self.osses.placed();
-        let own = self.own_domains(elsewhere.is_empty());
-        let own = (0..).zip(own).map(|(ost, domain)| Placed { ost, domain });
-        self.mds.place_chains(own.chain(elsewhere).collect()).await;
+        let alone = self.osses.placed_count() == 0;
+        self.mds.place_chains(self.placed(alone)).await;
         self.adopt_rows();
+    }
+
+    /// All OSTs but those that were given up, with their failure domains.
+    pub(super) fn placed(&self, alone: bool) -> Vec<Placed> {
+        let own = (0..).zip(self.own_domains(alone));
+        let own = own.map(|(ost, domain)| Placed { ost, domain });
+        own.chain(self.osses.placed()).collect()
     }
 
     /// Failure domain of each OST of this server, which is `alone` if no other one has OSTs: then

@@ -86,11 +86,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 }
 
 fn row(file: &NamedFile<HeldPart>) -> Value {
-    let HeldPart { stripes, copies, osts } = &file.says;
+    let HeldPart { stripes, copies, osts, crowded } = &file.says;
     let osts: Vec<(u16, u64)> = osts.iter().map(|(ost, bytes)| (*ost, *bytes)).collect();
     let path = file.path.as_deref().map(String::from_utf8_lossy);
     json!({ "ino": file.ino.0, "path": path, "size": file.size,
-        "stripes": stripes, "copies": copies, "osts": osts })
+        "stripes": stripes, "copies": copies, "osts": osts, "crowded": crowded })
 }
 
 #[cfg(test)]

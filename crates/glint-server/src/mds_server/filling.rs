@@ -5,6 +5,9 @@
 //! - A member that was emptied is used again only when all members that serve have each object of
 //!   the chain in their index that was made before it was emptied. Those that are made later come
 //!   there by the changes themselves, because it is absent.
+//! - A walk begins when all members that are written know the row in which the other one is emptied:
+//!   what they changed by an older one may be on stable storage, and forgotten, before they know whom
+//!   it is missing to. Moves of data that began before that are not switched.
 //! - No object is made before the MDS has the record of its inode, so the records are all that is
 //!   to be looked at. What clients have to replay after a loss of power comes first.
 //! - A walk that does not come to its end, with this server or another one, begins anew: whoever is
@@ -41,6 +44,8 @@ const TELLINGS: usize = 8;
 #[derive(Default)]
 pub(crate) struct Filling {
     walk: Mutex<Option<Walk>>,
+    /// Members of the last walk.
+    walked: Mutex<BTreeSet<(u16, u16)>>,
     /// OSTs that were replaced, with the files that were lost there; once they were read.
     replaced: Mutex<Option<BTreeMap<u16, Replacement>>>,
 }
@@ -186,6 +191,13 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         if !members.is_empty() {
             let heard = self.heard();
             members.retain(|(_, ost)| heard.contains(ost));
+            self.adopt_rows();
+            let unknown = members.extract_if(.., |(target, _)| !self.is_known_to_written(*target));
+            let unknown: Vec<(u16, u16)> = unknown.collect();
+            // Who is heard of knows it with its next beat: one walk does for all.
+            if unknown.iter().any(|(target, _)| self.is_written_by(*target, &heard)) {
+                return Ok(self.filling.walk.lock().clone());
+            }
         }
         let known = self.filling.replaced.lock().clone();
         let replaced = match known {
@@ -201,9 +213,26 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         let lost: BTreeMap<u16, u64> = uncounted.map(|one| (one.ost, 0)).collect();
         let mut walk = self.filling.walk.lock();
         if walk.is_none() && (!members.is_empty() || !lost.is_empty()) {
+            let before = std::mem::replace(&mut *self.filling.walked.lock(), members.clone());
+            if !members.is_subset(&before) {
+                self.mds.doubt_moves();
+            }
             *walk = Some(Walk { members, lost, next: Ino(0), objects: 0, left: 0 });
         }
         Ok(walk.clone())
+    }
+
+    /// Whether the servers of all members of a chain that are written know its row.
+    fn is_known_to_written(&self, target: u16) -> bool {
+        let Some(row) = self.mds.chains().get(target) else { return false };
+        let written: Vec<u16> = row.written().collect();
+        self.osses.have_heard(&written, self.mds.chains().changed(target))
+    }
+
+    /// Whether all members of a chain that are written are among these OSTs.
+    fn is_written_by(&self, target: u16, osts: &BTreeSet<u16>) -> bool {
+        let row = self.mds.chains().get(target);
+        row.is_some_and(|row| row.written().all(|ost| osts.contains(&ost)))
     }
 
     async fn end_walk(&self, walk: Walk) -> FsResult<()> {

@@ -7,6 +7,7 @@ mod draining;
 mod filling;
 mod losses;
 mod objects;
+mod places;
 mod sessions;
 mod targets;
 
@@ -52,6 +53,8 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     /// change for a restart, or because somebody has looked who is there.
     restarted: futures_util::lock::Mutex<BTreeSet<u16>>,
     filling: Filling,
+    /// Held by the walk that clears former members.
+    clearing: futures_util::lock::Mutex<()>,
     repairs: Repairs,
     turn: Mutex<balancing::Turn>,
     moving: Mutex<draining::FilesMoving>,
@@ -113,6 +116,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             watch: Mutex::default(),
             restarted: restarted.into(),
             filling: Filling::default(),
+            clearing: futures_util::lock::Mutex::default(),
             repairs: Repairs::default(),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             turn: Mutex::default(),

@@ -14,11 +14,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         if ChainId::of_target(target).is_none() {
             return BTreeSet::from([target]);
         }
-        let Some(row) = self.mds.chains().get(target) else {
+        let holders = self.mds.chains().holders(target);
+        if holders.is_empty() {
             tracing::error!(target, "no row of a chain; objects of deleted files stay there");
-            return BTreeSet::new();
-        };
-        row.founders.iter().copied().chain(row.members.iter().map(|member| member.ost)).collect()
+        }
+        holders
     }
 }
 

@@ -262,11 +262,13 @@ fn a_row_is_known_when_its_servers_say_so_or_are_silent() {
     assert!(!osses.know_row(&[1], 5) && !osses.know_row(&[1, 3], 4));
     clock::simulate(Some(start + CHAIN_LEASE));
     assert!(osses.know_row(&[1, 3], 5), "they serve nobody any more");
+    assert!(!osses.have_heard(&[1, 3], 5), "and may have changed something before");
     // The server of a disk that was replaced may be refused each time.
     osses.beat(&data, None, knowing(2, 3)).unwrap();
     assert!(osses.know_row(&[1, 3], 5), "one that is refused acts by no row");
     accepted(knowing(2, 5));
     assert!(osses.know_row(&[1, 3], 5) && !osses.know_row(&[3], 6));
+    assert!(osses.have_heard(&[0, 3], 5) && !osses.have_heard(&[3], 6));
     clock::simulate(None);
 }
 

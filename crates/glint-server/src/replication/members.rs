@@ -7,6 +7,7 @@
 //! - No member is waited for whose disk stands still or has failed, if another one of its chain can
 //!   be read.
 
+mod former;
 pub(super) mod terms;
 #[cfg(test)]
 mod tests;

@@ -338,6 +338,7 @@ impl Replication {
         let serves = |row: &Chain| here.serves(row);
         let Some(before) = self.rows.adopt(row, stays, is_written, serves) else { return };
         tracing::info!(chain = %row.id, version = row.version, "a chain has changed: {row}");
+        self.forget_former(here, row);
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
             // Rows between these two may say that it was lost and came back.
             let is_as_before = before.as_ref().is_some_and(|before| {
@@ -414,7 +415,7 @@ impl Replication {
                 self.learn_stable(here, chain, upto);
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Remove { .. } | PeerRequest::Mark { .. } => {
+            PeerRequest::Remove { .. } | PeerRequest::Mark { .. } | PeerRequest::Clear { .. } => {
                 self.answer_about_object(here, request).await
             }
             PeerRequest::Pending { chain, absent, touched } => {
@@ -450,11 +451,7 @@ impl Replication {
     }
 
     fn take_row<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<()> {
-        if !row.is_valid() {
-            return Err(Errno::EPROTO);
-        }
-        self.adopt(here, row);
-        Ok(())
+        row.is_valid().then(|| self.adopt(here, row)).ok_or(Errno::EPROTO)
     }
 
     /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].

@@ -395,6 +395,13 @@ impl TouchedLog {
         }
     }
 
+    /// Forgets keys of a chain for good, as [`TouchedLog::forget_key`] does: of these members.
+    pub(super) fn forget_members(&self, target: u16, is_meant: impl Fn(u16) -> bool) {
+        let keys: Vec<Key> = self.state().sets.keys().collect();
+        let its = keys.into_iter().filter(|(of, member)| *of == target && is_meant(*member));
+        its.for_each(|key| self.forget_key(key));
+    }
+
     /// Forgets objects in all keys: there are no such objects any more.
     pub(super) fn forget_objects(&self, objects: impl Iterator<Item = ObjectId>) {
         self.state().sets.forget_objects(objects);

@@ -7,7 +7,7 @@ use glint_net::{Address, Cluster, InProcess, Remote, RemoteOptions, SessionServi
 use glint_ost::disk::memory::MemoryDisk;
 use glint_ost::disk::{Disk, DiskFile, DiskResult};
 use glint_proto::by_hand::hello;
-use glint_proto::chain::SERVER_MOUNT_POINT;
+use glint_proto::chain::{Chain, SERVER_MOUNT_POINT};
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{ClientId, Owner};
@@ -134,10 +134,12 @@ impl Hosts {
         servers.mds().osts() == self.osts() && (replicas < 2 || has_chains())
     }
 
-    /// Whether all copies of all files are served.
+    /// Whether all copies of all files are served, and nobody else has any.
     pub(crate) fn are_whole(&self) -> bool {
-        let (chains, _) = self.mds().mds().chains().since(0);
-        chains.iter().all(|chain| chain.readable().count() == chain.members.len())
+        let servers = self.mds();
+        let table = servers.mds().chains();
+        let is_whole = |chain: &Chain| chain.readable().count() == chain.members.len();
+        table.former().is_empty() && table.since(0).0.iter().all(is_whole)
     }
 
     /// Content of each copy of each object, by the names of their files, once all servers have ended.

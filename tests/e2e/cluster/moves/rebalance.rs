@@ -70,6 +70,49 @@ fn rebalance(dir: &Path) -> Command {
     command
 }
 
+/// The first server has made chains over its own OSTs before another one joined.
+#[test]
+fn copies_that_fail_together_leave_each_other_once_they_can() {
+    let world = World::new();
+    let (port, other_port) = (free_port(), free_port());
+    let server = world.serve(port, &["--osts", "2", "--replicas", "2", "--lease", "6"]);
+    let (a, dir) = world.mount(port, "a", &[]);
+    let make = |name: &str| {
+        let write = |n: usize| fs::write(dir.join(format!("{name}{n}")), &content(n)[..100_000]);
+        (0..20).for_each(|n| write(n).unwrap());
+        run(Command::new("sync").arg("-f").arg(&dir));
+    };
+    let on = |ost: &str| {
+        let said = run(glint().args(["ost", "files", ost]).arg(&dir)).stdout;
+        String::from_utf8(said).unwrap().lines().count()
+    };
+    make("old");
+    assert_eq!((on("0"), on("1")), (20, 20), "each OST is a failure domain");
+    let at = address(port);
+    let before = chains(&at)["count"].clone();
+    let first = world.oss(1, other_port, port, &[]);
+    eventually("chains over the other server", || chains(&at)["count"] != before);
+    wait_until_whole(&at);
+    // What is made by another mount knows them all.
+    a.stop();
+    let (a, _) = world.mount(port, "a", &[]);
+    make("new");
+    assert_eq!(on("2"), 20, "new files avoid chains of one server");
+    let said = run(glint().args(["ost", "rebalance", "--within", "50", "--dry-run"]).arg(&dir));
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(
+        said.contains("/old7") && !said.contains("/new") && said.contains("20 files"),
+        "{said}"
+    );
+    run(glint().args(["ost", "rebalance", "--within", "50"]).arg(&dir));
+    assert_eq!((on("0") + on("1"), on("2")), (40, 40));
+    for (name, n) in ["old", "new"].into_iter().flat_map(|name| (0..20).map(move |n| (name, n))) {
+        assert!(fs::read(dir.join(format!("{name}{n}"))).unwrap() == content(n)[..100_000]);
+    }
+    [a, first, server].into_iter().for_each(Process::stop);
+    world.assert_sound_with(&world.data(), &[1]);
+}
+
 #[test]
 fn files_move_to_an_ost_that_has_joined_until_all_are_as_full() {
     let world = World::new();

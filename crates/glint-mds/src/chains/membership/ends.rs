@@ -139,6 +139,29 @@ fn ends() -> Vec<End> {
     rows.map_while(|line| line.contains('`').then(|| row(line))).collect()
 }
 
+/// So no row becomes a dead end by it, and nothing more is lost than with the emptied member.
+#[test]
+fn who_takes_a_place_is_what_the_emptied_member_was() {
+    for copies in [2, 3] {
+        let other = u16::from(copies);
+        for (row, gone) in
+            reachable(copies).iter().flat_map(|row| (0..other).map(move |ost| (row, ost)))
+        {
+            let Some(now) = replaced(row, gone, other) else {
+                assert!(row.state_of(gone) != Some(Emptied) || row.head().is_none(), "{row:?}");
+                continue;
+            };
+            let renamed = |ost: u16| if ost == gone { other } else { ost };
+            let mut expected = row.clone();
+            expected.members.iter_mut().for_each(|member| member.ost = renamed(member.ost));
+            expected.founders.iter_mut().for_each(|ost| *ost = renamed(*ost));
+            expected.version += 1;
+            assert!(now == expected && now.is_valid(), "{row:?} {now:?}");
+            assert_eq!(replaced(&now, gone, other), None, "the place is taken");
+        }
+    }
+}
+
 /// From every row, whoever lives: what the documents say is what happens.
 #[test]
 fn each_state_of_two_and_three_copies_ends_as_it_is_written() {

@@ -203,6 +203,8 @@ enum Step {
     /// A disk is exchanged, or the others know what was on it.
     Empty(u16),
     Index(u16),
+    /// Another OST takes the place of a member.
+    Replace(u16),
     /// Somebody copies what a member lacks, and says so now or after more steps.
     Copy(u16),
 }
@@ -230,13 +232,15 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0u16..3, seen()).prop_map(|(ost, seen)| Step::Restart(ost, seen)),
         1 => (0u16..3).prop_map(Step::Empty),
         1 => (0u16..3).prop_map(Step::Index),
+        1 => (0u16..3).prop_map(Step::Replace),
         3 => (0u16..3).prop_map(Step::Copy),
     ]
 }
 
 proptest! {
     /// Members that serve have every write that was acknowledged, whatever happens in which
-    /// order; a write is acknowledged when all in `written` have it.
+    /// order; a write is acknowledged when all in `written` have it. Steps name places: who takes one
+    /// has the next number there.
     #[test]
     fn who_serves_has_everything(steps in prop::collection::vec(step(), 0..80)) {
         let mut chain = new(ID, 0..3);
@@ -245,6 +249,7 @@ proptest! {
         let mut copied: Option<(u16, u32)> = None;
         for step in steps {
             let before = chain.clone();
+            let at = |place: u16| before.founders[usize::from(place)];
             match step {
                 Step::Write if chain.head().is_some() => {
                     next += 1;
@@ -254,7 +259,8 @@ proptest! {
                     acknowledged.insert(next);
                 }
                 Step::Write => {}
-                Step::Happens(ost, event) => {
+                Step::Happens(place, event) => {
+                    let ost = at(place);
                     if let Some(changed) = after(&chain, ost, event) {
                         // All but the last that has everything may have lost it.
                         if event == MemberEvent::ReturnedWithout && before.head() != Some(ost)
@@ -265,11 +271,12 @@ proptest! {
                     }
                 }
                 Step::Watch(seen, restarted) => {
-                    let look = |ost: u16| seen[usize::from(ost)];
-                    chain = watched(&chain, look, |ost| ost == restarted).unwrap_or(chain);
+                    let look = |ost: u16| seen[usize::from(ost % 3)];
+                    chain = watched(&chain, look, |ost| ost % 3 == restarted).unwrap_or(chain);
                 }
-                Step::Restart(ost, seen) => {
-                    let look = |other: u16| seen[usize::from(other)];
+                Step::Restart(place, seen) => {
+                    let ost = at(place);
+                    let look = |other: u16| seen[usize::from(other % 3)];
                     chain = restarted(&chain, ost, look).unwrap_or(chain);
                     if !matches!(chain.state_of(ost), Some(Serving | LastServing)) {
                         has.entry(ost).or_default().clear();
@@ -277,15 +284,25 @@ proptest! {
                     let event = MemberEvent::ReturnedWithout;
                     chain = after(&chain, ost, event).unwrap_or(chain);
                 }
-                Step::Empty(ost) => {
+                Step::Empty(place) => {
+                    let ost = at(place);
                     if let Ok(Some(changed)) = emptied(&chain, ost, false) {
                         has.entry(ost).or_default().clear();
                         chain = changed;
                         prop_assert!(chain.missing().any(|missing| missing == ost));
                     }
                 }
-                Step::Index(ost) => chain = indexed(&chain, ost).unwrap_or(chain),
-                Step::Copy(ost) => {
+                Step::Index(place) => chain = indexed(&chain, at(place)).unwrap_or(chain),
+                Step::Replace(place) => {
+                    let (gone, ost) = (at(place), at(place) + 3);
+                    if let Some(changed) = replaced(&chain, gone, ost) {
+                        chain = changed;
+                        prop_assert_eq!(chain.state_of(ost), Some(Emptied));
+                        prop_assert_eq!(chain.state_of(gone), None);
+                    }
+                }
+                Step::Copy(place) => {
+                    let ost = at(place);
                     // News of an older version come now.
                     if let Some((copied, in_version)) = copied.take()
                         && in_version == chain.version

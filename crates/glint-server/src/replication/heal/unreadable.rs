@@ -121,7 +121,8 @@ impl Replication {
         self.ask_member(here, chain, ost, mark).await.map(drop)
     }
 
-    /// Answers the head, which has an object of a member here removed or marked.
+    /// Answers the head, which has an object of a member here removed or marked, or the MDS, which has
+    /// those of a former member removed.
     pub(in crate::replication) async fn answer_about_object<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -137,6 +138,11 @@ impl Replication {
                 let entered = self.rows.enter(chain)?;
                 let marked = self.mark_own(here, (ost, &entered.row), object, is_unreadable);
                 self.unless_newer(chain, marked).await.map(|()| PeerReply::Done)
+            }
+            PeerRequest::Clear { row, ost, objects } => {
+                // Apart from the state of other questions.
+                let cleared = Box::pin(self.clear(here, &row, ost, &objects)).await;
+                cleared.map(|()| PeerReply::Done)
             }
             _ => Err(Errno::EPROTO),
         }

@@ -49,6 +49,8 @@ pub(super) struct Placed {
     pub(super) copies: u64,
     /// Bytes of it on each of the OSTs that it lies on.
     pub(super) parts: BTreeMap<u16, u64>,
+    /// Copies fail together, and could lie elsewhere.
+    pub(super) crowded: bool,
 }
 
 impl Placed {
@@ -72,7 +74,7 @@ impl Placed {
         osts: &[u16],
     ) -> Placed {
         let parts = osts.iter().map(|ost| (*ost, bytes)).collect();
-        Placed { ino, size: bytes * stripes, path: None, stripes, copies, parts }
+        Placed { ino, size: bytes * stripes, path: None, stripes, copies, parts, crowded: false }
     }
 }
 
@@ -106,6 +108,7 @@ pub(super) fn held(
                 stripes: row["stripes"].as_u64()?,
                 copies: row["copies"].as_u64()?,
                 parts: parts.filter_map(part).collect(),
+                crowded: row["crowded"] == true,
             })
         }));
         leaving = page["leaving"].as_u64().unwrap_or(leaving);

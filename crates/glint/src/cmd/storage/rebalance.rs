@@ -1,5 +1,7 @@
 //! `glint ost rebalance`: files move from fuller to emptier OSTs while they are used.
 
+mod chains;
+mod disks;
 mod plan;
 mod turn;
 
@@ -9,8 +11,9 @@ use crate::live;
 use crate::output::counted;
 use crate::signals::Stop;
 use crate::target::{MdsArg, Target};
+use disks::{Disk, Disks};
 use glint_server::human_bytes;
-use plan::{Disk, Disks, plan};
+use plan::plan;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::error::Error;
@@ -38,7 +41,8 @@ const NAMED: usize = 8;
 ///
 /// For after OSTs were added. Files move until the used share of each OST is within some per cent
 /// (--within) of the used share of all together; the largest move first, so that few do, and none
-/// that would make an emptier OST the fuller one. Copies of a file stay in different failure domains.
+/// that would make an emptier OST the fuller one. Copies of a file stay in different failure domains;
+/// those that are not, as servers have joined since they were made, are brought there first.
 /// Files over several OSTs keep their number of stripes; those over all OSTs stay: `glint restripe -c
 /// 0` lays them out over the new ones, too. OSTs that are drained or not heard of have no part.
 ///
@@ -201,7 +205,7 @@ fn preview(args: &Args, disks: &Disks, moves: &[Move]) {
         return;
     }
     disks.iter().for_each(|disk| crate::say!("ost {:<4} {:.1} % used", disk.ost, percent(disk)));
-    match is_balanced {
+    match is_balanced && moves.is_empty() {
         true => crate::say!("all OSTs are within {} %; nothing would move", args.within),
         false => {
             crate::say!("{} files with {} would move", moves.len(), human_bytes(bytes));

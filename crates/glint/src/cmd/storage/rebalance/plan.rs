@@ -5,121 +5,17 @@
 //!   all: with all stripes of a file, and with all copies that move.
 //! - A file with copies keeps those of its OSTs that it does not leave, where chains allow it; but none
 //!   of those that have no part, where no new chain is laid.
+//! - Files whose copies fail together, and need not, move before any other, whatever space there is.
 
+use super::chains::BytesByOst;
+use super::disks::{Disk, Disks};
 use crate::cmd::storage::drain::{Placed, held};
 use crate::cmd::storage::moves::Move;
-use crate::cmd::storage::ost::rows;
 use crate::signals::Stop;
 use crate::target::Target;
-use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::error::Error;
-
-/// Silence from which on an OST has no part in it.
-const SILENT_MS: u64 = 2000;
-
-/// Space of an OST.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Disk {
-    pub(super) ost: u16,
-    total: u64,
-    used: u64,
-}
-
-impl Disk {
-    /// Used share, from 0 to 1.
-    pub(super) fn share(&self) -> f64 {
-        self.used as f64 / self.total.max(1) as f64
-    }
-
-    /// Bytes in use if so much of it were.
-    fn at(&self, share: f64) -> u64 {
-        (self.total as f64 * share) as u64
-    }
-}
-
-/// The OSTs that have part in it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Disks {
-    disks: Vec<Disk>,
-    /// How many OSTs there are.
-    count: u16,
-}
-
-impl Disks {
-    /// Asks for the space of all OSTs.
-    pub(super) fn ask(target: &Target) -> Result<Disks, Box<dyn Error>> {
-        let status: Value = serde_json::from_str(&target.ask("status")?)?;
-        if status["server"]["reached"] == false {
-            return Err("its server is not reached".into());
-        }
-        if !status["osses"].is_array() {
-            return Err(
-                "only administrators are told how much space OSTs have, and only the server \
-                        with the MDS knows all"
-                    .into(),
-            );
-        }
-        Ok(Disks::of(&rows(&status)))
-    }
-
-    /// Of rows of `glint ost list`.
-    fn of(rows: &[Value]) -> Disks {
-        let disk = |row: &Value| {
-            let has_part = row["drained"] != true
-                && row["given_up"] != true
-                && row["silent_ms"].as_u64().unwrap_or(0) < SILENT_MS;
-            let total = row["total_bytes"].as_u64().filter(|total| has_part && *total > 0)?;
-            // What is kept for clients, and kept back, is not used.
-            let used = total.saturating_sub(row["free_bytes"].as_u64()?);
-            Some(Disk { ost: row["ost"].as_u64()?.try_into().ok()?, total, used })
-        };
-        Disks { disks: rows.iter().filter_map(disk).collect(), count: rows.len() as u16 }
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Disk> {
-        self.disks.iter()
-    }
-
-    /// Each OST with what it is in `after`.
-    pub(super) fn pairs<'a>(
-        &'a self,
-        after: &'a Disks,
-    ) -> impl Iterator<Item = (&'a Disk, &'a Disk)> {
-        after.iter().filter_map(|is| Some((self.iter().find(|was| was.ost == is.ost)?, is)))
-    }
-
-    /// Used share of all together.
-    fn mean(&self) -> f64 {
-        let sum = |of: fn(&Disk) -> u64| self.iter().map(of).sum::<u64>() as f64;
-        sum(|disk| disk.used) / sum(|disk| disk.total).max(1.0)
-    }
-
-    /// Whether each is as close to the mean as is wanted.
-    pub(super) fn are_within(&self, within: f64) -> bool {
-        let mean = self.mean();
-        self.iter().all(|disk| (disk.share() - mean).abs() <= within)
-    }
-
-    /// OSTs that files leave, the fullest first.
-    fn donors(&self, within: f64) -> Vec<u16> {
-        if self.are_within(within) {
-            return Vec::new();
-        }
-        let mean = self.mean();
-        let above = |least: f64| -> Vec<Disk> {
-            self.iter().filter(|disk| disk.share() > least).copied().collect()
-        };
-        let mut donors = above(mean + within);
-        if donors.is_empty() {
-            // One is too empty, while none of the others is too full.
-            donors = above(mean);
-        }
-        donors.sort_by(|one, other| other.share().total_cmp(&one.share()));
-        donors.iter().map(|disk| disk.ost).collect()
-    }
-}
 
 /// Looks for files whose move brings all OSTs within a share of the mean, without those that `stay`.
 pub(super) fn plan(
@@ -129,6 +25,11 @@ pub(super) fn plan(
     stay: &HashSet<u64>,
     stop: &Stop,
 ) -> Result<Vec<Move>, Box<dyn Error>> {
+    let moves = apart(target, disks, stay, stop)?;
+    if !moves.is_empty() {
+        // How full OSTs are is looked at after that.
+        return Ok(moves);
+    }
     let mut planner = Planner::new(disks, within);
     for from in disks.donors(within) {
         let mut files = held(target, from, stop)?.files;
@@ -136,6 +37,38 @@ pub(super) fn plan(
         planner.leave(from, files);
     }
     Ok(planner.moves)
+}
+
+/// Files whose copies fail together, and could lie elsewhere: they leave their chains first.
+fn apart(
+    target: &Target,
+    disks: &Disks,
+    stay: &HashSet<u64>,
+    stop: &Stop,
+) -> Result<Vec<Move>, Box<dyn Error>> {
+    let mut files = BTreeMap::new();
+    for ost in &disks.crowded {
+        let held = held(target, *ost, stop)?.files.into_iter();
+        let crowded = held.filter(|file| file.crowded && !stay.contains(&file.ino));
+        files.extend(crowded.map(|file| (file.ino, file)));
+    }
+    Ok(files.values().filter_map(|file| move_apart(disks, file)).collect())
+}
+
+/// Each copy is on an OST that the file could leave: the fullest first. New files are laid out over
+/// no such chain, and so neither is this one.
+fn move_apart(disks: &Disks, file: &Placed) -> Option<Move> {
+    let share = |ost: u16| disks.iter().find(|disk| disk.ost == ost).map_or(1.0, Disk::share);
+    let mut osts: Vec<u16> = file.parts.keys().copied().collect();
+    osts.sort_by(|one, other| share(*other).total_cmp(&share(*one)));
+    Some(Move {
+        ino: file.ino,
+        bytes: file.parts.values().sum(),
+        name: file.name(),
+        from: *osts.first()?,
+        words: osts.into_iter().map(|ost| format!("avoid={ost}")).collect(),
+        to: None,
+    })
 }
 
 /// What is planned so far.
@@ -238,8 +171,7 @@ impl Planner {
         match (file.stripes, file.copies) {
             (0 | 1, _) => self.place_copies(from, file),
             (_, 0 | 1) => self.place_stripes(from, file),
-            // Chains that follow each other have their members anywhere.
-            _ => None,
+            _ => self.place_chains(from, file),
         }
     }
 
@@ -287,6 +219,34 @@ impl Planner {
         Some(Place { words, gets, gives: gives.clone() })
     }
 
+    /// All stripes move with all copies, to as many chains that follow each other.
+    fn place_chains(&self, from: u16, file: &Placed) -> Option<Place> {
+        let gives = &file.parts;
+        let each = gives.values().sum::<u64>().div_ceil(file.stripes * file.copies);
+        let runs = self.disks.chains.runs(file.copies, file.stripes, each);
+        // The server takes the first of them from where the number of the file says.
+        let wish = usize::try_from(file.ino.checked_rem(runs.len() as u64)?).ok()?;
+        let taken = |osts: &BTreeSet<u16>| {
+            let mut in_order = runs[wish..].iter().chain(&runs[..wish]).flatten();
+            in_order.find(|gets| gets.keys().all(|ost| osts.contains(ost)))
+        };
+        let on_all = usize::from(self.disks.count);
+        let sound = |osts: BTreeSet<u16>| {
+            let gets = taken(&osts).filter(|_| osts.len() < on_all)?;
+            let is_less = gets.get(&from).copied().unwrap_or(0) < file.on(from);
+            (is_less && self.fits(gets, gives)).then_some((osts, gets))
+        };
+        let fullest =
+            |gets: &BytesByOst| gets.keys().map(|ost| self.share(*ost)).fold(0.0, f64::max);
+        let osts_of = |gets: &BytesByOst| gets.keys().copied().collect();
+        let all: BTreeSet<BTreeSet<u16>> = runs.iter().flatten().map(osts_of).collect();
+        let all = all.into_iter().filter_map(sound);
+        let (osts, gets) =
+            all.min_by(|(_, one), (_, other)| fullest(one).total_cmp(&fullest(other)))?;
+        let words = vec![self.avoiding_all_but(&osts)];
+        Some(Place { words, gets: gets.clone(), gives: gives.clone() })
+    }
+
     fn avoiding_all_but(&self, osts: &BTreeSet<u16>) -> String {
         let others = (0..self.disks.count).filter(|ost| !osts.contains(ost));
         let others: Vec<String> = others.map(|ost| ost.to_string()).collect();
@@ -297,7 +257,8 @@ impl Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::cmd::storage::rebalance::chains::ShownChains;
+    use serde_json::{Value, json};
 
     fn disks(used: &[u64]) -> Disks {
         let row = |(ost, used): (usize, &u64)| json!({ "ost": ost, "total_bytes": 1000, "free_bytes": 1000 - used });
@@ -323,25 +284,6 @@ mod tests {
     }
 
     #[test]
-    fn only_osts_that_are_there_have_part() {
-        let row = |ost, word, value: Value| {
-            let mut row = json!({ "ost": ost, "total_bytes": 100, "free_bytes": 40 });
-            row[word] = value;
-            row
-        };
-        let rows = [
-            row(0, "drained", json!(false)),
-            row(1, "drained", json!(true)),
-            row(2, "given_up", json!(true)),
-            row(3, "silent_ms", json!(3000)),
-            row(4, "total_bytes", Value::Null),
-        ];
-        let disks = Disks::of(&rows);
-        assert_eq!(disks.iter().map(|disk| (disk.ost, disk.used)).collect::<Vec<_>>(), [(0, 60)]);
-        assert_eq!(disks.count, 5);
-    }
-
-    #[test]
     fn the_fuller_give_to_the_emptier_and_none_goes_beyond_the_mean() {
         let all = disks(&[800, 700, 0]);
         assert!(!all.are_within(0.05) && all.are_within(0.51));
@@ -357,6 +299,13 @@ mod tests {
         assert!(planner.moves.iter().all(|one| one.words == ["avoid=0,1"]));
         assert!(disks(&[500, 520, 540]).donors(0.05).is_empty());
         assert_eq!(disks(&[600, 600, 600, 600, 500]).donors(0.05).len(), 4, "one is too empty");
+    }
+
+    #[test]
+    fn copies_that_fail_together_leave_the_fullest_ost_first() {
+        let moved = move_apart(&disks(&[300, 900, 100]), &file(1, 50, &[0, 1])).unwrap();
+        assert_eq!((moved.from, moved.bytes, moved.to), (1, 100, None));
+        assert_eq!(moved.words, ["avoid=1", "avoid=0"]);
     }
 
     #[test]
@@ -387,6 +336,33 @@ mod tests {
         let expected = [(1, vec!["avoid=0,1,4"]), (2, vec!["avoid=0,1"])];
         assert_eq!(words(&planner), expected);
         assert_eq!(used(&planner), [800, 700, 160, 200, 140]);
+    }
+
+    #[test]
+    fn stripes_with_copies_go_where_the_server_will_lay_them() {
+        let chains: Vec<Value> = [[0, 1], [1, 2], [2, 3], [3, 1]]
+            .iter()
+            .enumerate()
+            .map(|(index, osts)| {
+                let members = osts.map(|ost| json!({ "ost": ost }));
+                json!({ "id": format!("2x{index}"), "members": members, "avoided": false })
+            })
+            .collect();
+        let mut all = disks(&[900, 400, 100, 100]);
+        // Of two stripes that take 45 bytes.
+        let file = |ino| Placed::for_test(ino, 30, 2, 2, &[0, 1, 2]);
+        let moved = |all: &Disks, ino| {
+            let mut planner = Planner::new(all, 0.05);
+            planner.leave(0, vec![file(ino)]);
+            let words = planner.moves.first().map(|one| one.words.concat());
+            (words, used(&planner))
+        };
+        assert_eq!(moved(&all, 1).0, None, "not all chains are known");
+        all.chains = ShownChains::of(&json!({ "chains": { "count": 4, "rows": chains } }));
+        let to = Some("avoid=0".to_owned());
+        assert_eq!(moved(&all, 1), (to, vec![870, 393, 116, 123]), "chains 1 and 2");
+        // It would come to chains 2 and 3, and be taken from one that is emptier than the mean.
+        assert_eq!(moved(&all, 2).0, None);
     }
 
     #[test]

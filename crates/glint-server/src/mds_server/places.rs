@@ -1,0 +1,189 @@
+//! Places in chains of OSTs that were given up: others take them, as soon as there are others. Who
+//! had one has nothing of the chain any more, once it is heard of.
+//!
+//! Invariants:
+//! - Who takes a place is filled like any emptied member ([`super::filling`]) before it serves.
+//! - A former member counts as cleared only after a walk over all files, and all objects that are to
+//!   be removed, in which each of its objects of the chain was removed there for good. Objects of
+//!   files that are removed meanwhile go there, too: it is among the holders of the chain.
+//! - A former member that does not answer holds up no other, and stays one.
+
+use super::MdsServer;
+use glint_kv::Kv;
+use glint_net::host;
+use glint_ost::disk::Disk;
+use glint_proto::{Errno, FsResult, Ino, Layout, ObjectId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Inodes that are looked at together, and objects that are removed with one request.
+const PAGE: usize = 4096;
+const OBJECTS: usize = 256;
+/// Pause after each page, so that users have the engine and the disks for themselves most of the
+/// time, and before something is tried again.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Pause after a walk in which a former member could not be cleared.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often a chain may change while objects of it are removed, before another walk does that.
+const TELLINGS: usize = 8;
+
+/// Members of chains: targets and OSTs.
+type Members = BTreeSet<(u16, u16)>;
+
+impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// Has others take places of OSTs that were given up, as far as there are others.
+    pub(crate) async fn fill_places(&self) {
+        let given_up: BTreeSet<u16> = self.osses.given_up().concat().into_iter().collect();
+        if given_up.is_empty() || self.mds.is_recovering() {
+            return;
+        }
+        // Other servers will come: OSTs of this one are no failure domains by themselves.
+        let placed = self.placed(false);
+        match self.mds.lay_again(&given_up, &placed, &self.heard()).await {
+            Ok(0) => {}
+            Ok(chains) => {
+                self.filling.begin_anew();
+                self.adopt_rows();
+                tracing::info!(chains, "other OSTs take the places of those that were given up");
+            }
+            Err(errno) => tracing::error!(
+                %errno,
+                "could not store who takes places in chains; it is tried again"
+            ),
+        }
+    }
+
+    /// Clears former members that are heard of, unless that is under way: once, every second.
+    pub(crate) async fn clear_former(&self) {
+        let Some(_clearing) = self.clearing.try_lock() else { return };
+        let mut former = self.mds.chains().former();
+        // Files may come back that clients made before a loss of power.
+        if former.is_empty() || self.mds.is_recovering() {
+            return;
+        }
+        let heard = self.heard();
+        former.retain(|(_, ost)| heard.contains(ost));
+        if former.is_empty() {
+            return;
+        }
+        let count = former.len();
+        match self.clear(former).await {
+            Ok(cleared) => {
+                let left = count - cleared.len();
+                if !cleared.is_empty() {
+                    let members = cleared.len();
+                    tracing::info!(members, left, "former members have nothing of their chains");
+                }
+                if left == 0 {
+                    return;
+                }
+            }
+            Err(errno) => {
+                tracing::warn!(%errno, "former members could not be cleared; it is tried again");
+            }
+        }
+        host::sleep(RETRY).await;
+    }
+
+    /// Has former members remove all objects of their chains. Returns those that have.
+    async fn clear(&self, mut former: Members) -> FsResult<Members> {
+        // Before the files: a plan that is not there any more is the file's layout. And after them:
+        // what has left its file meanwhile may not be removed yet.
+        self.clear_leaving(&mut former).await?;
+        let mut from = Some(Ino(0));
+        while let Some(next) = from.filter(|_| !former.is_empty()) {
+            let (files, after) = self.mds.files_from(next, PAGE).await?;
+            self.clear_files(&mut former, &files).await;
+            from = after;
+            host::sleep(PAUSE).await;
+        }
+        self.clear_leaving(&mut former).await?;
+        if !former.is_empty() {
+            self.mds.are_cleared(&former).await?;
+        }
+        Ok(former)
+    }
+
+    async fn clear_leaving(&self, former: &mut Members) -> FsResult<()> {
+        let targets = former.iter().map(|(target, _)| *target).collect();
+        let files = self.mds.leaving_chains(&targets).await?;
+        for some in files.chunks(PAGE) {
+            self.clear_files(former, some).await;
+        }
+        Ok(())
+    }
+
+    /// Has former members remove what they have of these files. Those that do not are left out.
+    async fn clear_files(&self, former: &mut Members, files: &[(Ino, Layout)]) {
+        for (member, objects) in objects_of(former, files, self.osts.count()) {
+            for some in objects.chunks(OBJECTS) {
+                if let Err(errno) = self.clear_objects(member, some).await {
+                    let (target, ost) = member;
+                    tracing::debug!(target, ost, %errno, "a former member is not cleared");
+                    former.remove(&member);
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn clear_objects(&self, (target, ost): (u16, u16), some: &[ObjectId]) -> FsResult<()> {
+        for _ in 0..TELLINGS {
+            let row = self.mds.chains().get(target).ok_or(Errno::ENXIO)?;
+            match self.replication.clear_former(row, ost, some.to_vec()).await {
+                Err(Errno::EREMCHG) => host::sleep(PAUSE).await,
+                cleared => return cleared,
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+}
+
+/// Objects of files in the chains of members, by members.
+fn objects_of(
+    members: &Members,
+    files: &[(Ino, Layout)],
+    own: u16,
+) -> BTreeMap<(u16, u16), Vec<ObjectId>> {
+    let mut found = BTreeMap::<(u16, u16), Vec<ObjectId>>::new();
+    for (ino, layout) in files {
+        for stripe in 0..layout.stripe_count.max(1) {
+            let target = layout.ost_of(stripe, own);
+            for member in members.range((target, 0)..=(target, u16::MAX)) {
+                found.entry(*member).or_default().push(layout.object(*ino, stripe));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::chain::ChainId;
+
+    #[test]
+    fn objects_are_those_of_the_members_chains() {
+        let chain = |index| ChainId { copies: 2, index }.target();
+        let copies = |first_ost, first_object| Layout {
+            replicas: 2,
+            stripe_count: 2,
+            first_ost,
+            osts: 3,
+            first_object,
+            ..Layout::default()
+        };
+        let members = BTreeSet::from([(chain(0), 4), (chain(1), 4), (chain(1), 6)]);
+        // Of a file that was moved within a chain each layout has objects of its own.
+        let (first, second) = (copies(0, 0), copies(1, 2));
+        let alone = Layout { stripe_count: 4, osts: 8, ..Layout::default() };
+        let found = objects_of(&members, &[(Ino(3), first), (Ino(3), second), (Ino(9), alone)], 8);
+        let its = [first.object(Ino(3), 1), second.object(Ino(3), 0)];
+        let expected = BTreeMap::from([
+            ((chain(0), 4), vec![first.object(Ino(3), 0)]),
+            ((chain(1), 4), its.to_vec()),
+            ((chain(1), 6), its.to_vec()),
+        ]);
+        assert_eq!(found, expected);
+    }
+}
