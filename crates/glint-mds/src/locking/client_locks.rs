@@ -59,7 +59,7 @@ impl ClientLockShard {
     /// Gives a client those of `bits` that it may have; see [`BitTable::grant`].
     fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
         let is_written =
-            bits.contains(Bits::UNWRITTEN) && self.extents.has_other_writers(ino, client);
+            bits.contains(Bits::UNWRITTEN) && self.extents.has_other_write_locks(ino, client);
         let refused = if is_written { Bits::UNWRITTEN } else { Bits::NONE };
         self.bits.grant(client, ino, bits & !refused)
     }
