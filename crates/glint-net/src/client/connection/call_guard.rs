@@ -2,6 +2,7 @@
 
 use crate::client::connection::Connection;
 use crate::client::recovery::resent::ResentChange;
+use glint_proto::message::Reply;
 
 /// Sees to the slot of a call that is dropped before it was answered.
 pub(super) struct CallGuard<'a> {
@@ -18,7 +19,11 @@ impl Drop for CallGuard<'_> {
         self.connection.awaited.set(self.connection.awaited.get() - 1);
         let mut all = self.connection.pending.borrow_mut();
         if let Some(pending) = &mut all[self.slot as usize] {
-            match pending.answer.take() {
+            let answer = pending.answer.take();
+            // It rests also if nobody has heard yet that the server was busy.
+            let was_busy = matches!(answer, Some(Ok((Reply::Busy { .. }, _))));
+            pending.rests |= was_busy;
+            match answer.filter(|_| !was_busy) {
                 Some(Ok((reply, _))) => {
                     self.connection.give_back(&pending.frame.head, &reply, pending.opened);
                 }
@@ -59,7 +64,7 @@ mod tests {
     use crate::transport::framing::ReceivedBulk;
     use futures_util::FutureExt;
     use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
-    use glint_proto::message::{Reply, Request};
+    use glint_proto::message::Request;
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
     use std::pin::pin;
     use std::sync::Arc;
@@ -160,20 +165,24 @@ mod tests {
         let (session, rows) = session_with_rows();
         crate::runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
-            let (resent, request) = (ResentChange::new(&rows, (1, by(1)), OF), change());
-            {
-                let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
-                assert!(call.as_mut().now_or_never().is_none());
-                is_busy(&connection);
-                assert!(call.as_mut().now_or_never().is_none());
-                assert!(connection.unanswered().is_empty(), "it rests");
+            for hears_of_it in [true, false] {
+                let (resent, request) = (ResentChange::new(&rows, (1, by(1)), OF), change());
+                {
+                    let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
+                    assert!(call.as_mut().now_or_never().is_none());
+                    is_busy(&connection);
+                    if hears_of_it {
+                        assert!(call.as_mut().now_or_never().is_none());
+                    }
+                    assert!(connection.unanswered().is_empty(), "it rests");
+                }
+                drop(resent);
+                connection.forget_elsewhere();
+                assert_eq!(connection.unanswered().len(), 1, "a copy may be with the server");
+                assert!(rows.is_resent(OF.object.ino));
+                connection.finish(0);
+                assert!(!rows.is_resent(OF.object.ino));
             }
-            drop(resent);
-            connection.forget_elsewhere();
-            assert_eq!(connection.unanswered().len(), 1, "another copy may be with the server");
-            assert!(rows.is_resent(OF.object.ino));
-            connection.finish(0);
-            assert!(!rows.is_resent(OF.object.ino));
             session.end();
         });
     }
