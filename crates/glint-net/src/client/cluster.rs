@@ -27,7 +27,8 @@ use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, ClientId, Errno, FsResult, Ino, LocalObject, ObjectId, OstReply, OstRequest,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -89,8 +90,8 @@ pub struct Cluster<M> {
     mount_point: String,
     osses: RwLock<Vec<Oss>>,
     rows: Arc<ChainRows>,
-    /// Held while that is sent again which old heads of chains may lose.
-    sending_moved: futures_util::lock::Mutex<()>,
+    /// By chain: held while that is sent again which an old head of the chain may lose.
+    sending_moved: Mutex<HashMap<u16, Arc<futures_util::lock::Mutex<()>>>>,
 }
 
 impl<M> Drop for Cluster<M> {
@@ -274,17 +275,17 @@ impl<M: Transport> Cluster<M> {
         Ok(())
     }
 
-    /// Sends to all chains that are moving.
+    /// Sends to all chains that are moving, at the same time: one may wait for its head.
     async fn send_to_moving(&self) {
-        for target in self.rows.moved.moving() {
-            self.send_moved(target).await;
-        }
+        let moving = self.rows.moved.moving();
+        join_all(moving.into_iter().map(|target| self.send_moved(target))).await;
     }
 
     /// Sends to a chain what its old head may lose, before anything else is sent to it.
     async fn send_moved(&self, target: u16) {
         if self.rows.moved.is_moving(target) {
-            let _sending = self.sending_moved.lock().await;
+            let sending = self.sending_moved.lock().entry(target).or_default().clone();
+            let _sending = sending.lock().await;
             let Some(moves) = self.rows.moved.moves_of(target) else { return };
             self.mds.move_chain(target);
             self.osses.read().iter().for_each(|oss| oss.remote.move_chain(target));

@@ -444,6 +444,26 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_whose_head_does_not_answer_stops_no_other() {
+        let (cluster, session) = resending();
+        let other = ChainId { copies: 2, index: 1 };
+        for (version, osts) in [(2, [1, 2]), (3, [2, 1])] {
+            cluster.rows.learn(Chain { id: other, ..row(version, osts, MemberState::Serving) });
+        }
+        crate::runtime(None).unwrap().block_on(async {
+            let mut sending = pin!(cluster.send_to_moving());
+            assert!(futures_util::poll!(sending.as_mut()).is_pending());
+            assert_eq!(cluster.rows.moved.moving(), [ID.target()]);
+            // Nor does it stop other tasks meanwhile.
+            cluster.rows.moved.moves(other.target());
+            let mut sends = pin!(cluster.send_moved(other.target()));
+            assert!(futures_util::poll!(sends.as_mut()).is_ready());
+            assert_eq!(cluster.rows.moved.moving(), [ID.target()]);
+            session.end();
+        });
+    }
+
+    #[test]
     fn the_servers_of_a_chain_that_are_all_given_up_are_not_waited_for() {
         let (cluster, session) = resending();
         crate::runtime(None).unwrap().block_on(async {
