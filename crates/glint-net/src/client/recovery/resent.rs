@@ -92,7 +92,8 @@ impl ResentChanges {
         result
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
