@@ -256,6 +256,11 @@ impl<M: Transport> Cluster<M> {
 
     /// Waits, and asks the MDS for the rows of the chains if nobody has just done so.
     async fn ask_rows(&self, pause: Duration) -> FsResult<()> {
+        if !self.rows.resent.is_empty() {
+            // Whoever waits for one of these asks for rows meanwhile.
+            self.mds.adopt_left();
+            self.osses.read().iter().for_each(|oss| oss.remote.adopt_left());
+        }
         if self.rows.is_due(pause) {
             let inquiry = self.rows.inquire();
             let mut servers = None;

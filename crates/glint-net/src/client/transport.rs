@@ -102,6 +102,9 @@ pub trait OstRequests: Send + Sync + 'static {
     /// The chain has another head: what this server was sent of it, and may lose, is to be sent to
     /// that one.
     fn move_chain(&self, _target: u16) {}
+
+    /// Has changes be answered that were sent to this server again by threads that are gone.
+    fn adopt_left(&self) {}
 }
 
 /// Requests of one server to another, about the chains that both are members of.

@@ -52,7 +52,7 @@ impl Drop for CallGuard<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::client::chain_rows::ChainRows;
     use crate::client::recovery::abandoned::ObjectToSync;
@@ -85,21 +85,22 @@ mod tests {
     }
 
     const ID: ChainId = ChainId { copies: 2, index: 0 };
-    const OF: ObjectToSync =
+    pub(in crate::client::connection) const OF: ObjectToSync =
         ObjectToSync { object: ObjectId { ino: Ino(7), stripe: 0 }, capability: None };
 
-    fn by(version: u32) -> ChainVersion {
+    pub(in crate::client::connection) fn by(version: u32) -> ChainVersion {
         ChainVersion { target: ID.target(), version }
     }
 
     /// A change of the object that is sent to OST 1, the head by row 1.
-    fn change() -> Request<'static> {
+    pub(in crate::client::connection) fn change() -> Request<'static> {
         let to = Destination { ost: 1, chain: Some(by(1)) };
         let request = OstRequest::Truncate { object: OF.object, size: 0 };
         Request::Ost { to, request, capability: None, forward: None }
     }
 
-    fn session_with_rows() -> (Arc<ClientSession>, Arc<ChainRows>) {
+    pub(in crate::client::connection) fn session_with_rows() -> (Arc<ClientSession>, Arc<ChainRows>)
+    {
         let (session, rows) = (session(), Arc::new(ChainRows::default()));
         let _ = session.chain_rows.set(rows.clone());
         (session, rows)

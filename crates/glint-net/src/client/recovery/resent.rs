@@ -30,8 +30,8 @@
 //! A change that a server in this process makes again is a task of its own
 //! ([`InProcess`](crate::InProcess)): it is noted until it is over, whoever waits for it.
 //!
-//! Not noted any more is a change whose thread ends with its runtime while others of this client go
-//! on: its connection is closed, and the server may execute what it has received by then.
+//! Where the thread of a request ends, another one adopts it (`connection/left.rs`). The task of a
+//! server in this process ends with its thread, as all do there.
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::recovery::abandoned::ObjectToSync;
