@@ -221,10 +221,14 @@ impl<M: Transport> Cluster<M> {
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
-        if to.ost < self.welcome.own_osts {
-            return self.mds.ost(to, request, capability, bulk, is_held).await;
+        let answer = match to.ost < self.welcome.own_osts {
+            true => self.mds.ost(to, request, capability, bulk, is_held).await,
+            false => self.oss_of(to.ost).await?.ost(to, request, capability, bulk, is_held).await,
+        };
+        if let (Ok(_), OstRequest::Sync { .. }, Some(by)) = (&answer, request, to.chain) {
+            self.rows.resent.on_synced((to.ost, by));
         }
-        self.oss_of(to.ost).await?.ost(to, request, capability, bulk, is_held).await
+        answer
     }
 
     /// Has everything of this client at an OSS be on stable storage, or be sent elsewhere: one that
@@ -426,6 +430,12 @@ impl<M: Transport> Durability for Cluster<M> {
     async fn abandon(&self, ino: Ino) {
         self.abandon_logged(ino).await;
         self.rows.abandon(ino);
+        self.until_answered(ino).await;
+        // What was answered meanwhile is logged.
+        self.abandon_logged(ino).await;
+    }
+
+    async fn until_answered(&self, ino: Ino) {
         if self.rows.is_resent(ino) {
             tracing::warn!(
                 %ino,
@@ -435,8 +445,6 @@ impl<M: Transport> Durability for Cluster<M> {
             // Apart from the state of each return: it is rare, and has much more.
             Box::pin(self.until_not_resent(ino)).await;
         }
-        // What was answered meanwhile is logged.
-        self.abandon_logged(ino).await;
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {

@@ -210,6 +210,12 @@ pub trait Durability: Send + Sync + 'static {
         ready(())
     }
 
+    /// Waits until no server makes a change of a file's data any more that was sent to it again and
+    /// is not waited for otherwise: no lock of the file is returned before.
+    fn until_answered(&self, _ino: Ino) -> impl Future<Output = ()> {
+        ready(())
+    }
+
     /// Why data of a file, which was answered, lost with its server and sent again, could not be
     /// written then. Says it once.
     fn take_failure(&self, _ino: Ino) -> Option<Errno> {

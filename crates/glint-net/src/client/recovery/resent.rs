@@ -119,6 +119,9 @@ impl ResentChanges {
 
     /// A head has answered a sync by this row. What was sent by older ones to others is made no more.
     pub(crate) fn on_synced(&self, (head, by): HeadByRow) {
+        if self.is_empty() {
+            return;
+        }
         self.end(|one| {
             let (before, older) = one.to;
             older.target == by.target && older.version < by.version && before != head
