@@ -265,7 +265,7 @@ impl ExtentTable {
     }
 
     /// Whether clients other than `client` hold locks to write, or wait for some.
-    pub fn has_other_writers(&self, ino: Ino, client: ClientId) -> bool {
+    pub fn has_other_write_locks(&self, ino: Ino, client: ClientId) -> bool {
         self.files.get(&ino).is_some_and(|file| {
             file.held.iter().any(|held| held.lock.write && held.client != client)
                 || file.waiting.iter().any(|waiting| waiting.write && waiting.client != client)
@@ -329,9 +329,9 @@ mod tests {
         let (mut granted, mut out) = (Vec::new(), Vec::new());
         let first = table.ask(A, INO, Range::of(0, 10), true, &mut out).unwrap();
         assert_eq!(first.range, Range::ALL);
-        assert!(table.has_other_writers(INO, B) && !table.has_other_writers(INO, A));
+        assert!(table.has_other_write_locks(INO, B) && !table.has_other_write_locks(INO, A));
         let ticket = table.ask(B, INO, Range::of(100, 10), true, &mut out).unwrap_err();
-        assert!(table.has_other_writers(INO, A), "it waits");
+        assert!(table.has_other_write_locks(INO, A), "it waits");
         assert_eq!(out, [(A, Recall::Data { ino: INO, number: first.number })]);
         let behind = table.ask(A, INO, Range::of(200, 10), true, &mut out).unwrap();
         assert_eq!(behind.range, Range::of(200, 10), "its own are not in its way");

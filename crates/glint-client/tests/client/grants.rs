@@ -298,7 +298,7 @@ fn a_lock_is_not_returned_before_what_is_sent_again_is_over() {
             let mut world = fake.0.lock();
             world.unstable = vec![(0, ObjectId { ino: FILE, stripe: 0 })];
             world.stands_still = Some(|request| matches!(request, OstRequest::Sync { .. }));
-            world.holds_abandons = true;
+            world.holds_resends = true;
         }
         client.on_recall(vec![Recall::Data { ino: FILE, number: 1 }]);
         // After half a lease.
@@ -306,8 +306,24 @@ fn a_lock_is_not_returned_before_what_is_sent_again_is_over() {
         assert_eq!(fake.0.lock().unanswered, 1);
         host::sleep(Duration::from_millis(100)).await;
         assert!(!is_returned(&fake, 1));
-        fake.0.lock().holds_abandons = false;
+        fake.0.lock().holds_resends = false;
         until(|| is_returned(&fake, 1)).await;
         fake.0.lock().stands_still = None;
+    });
+}
+
+/// It was given up when another lock of the file was to be returned.
+#[test]
+fn a_lock_under_which_nothing_is_left_to_sync_waits_too_for_what_is_sent_again() {
+    with_client(async |fake, client| {
+        let file = open(&client).await;
+        write(&client, file, 0, b"data").await.unwrap();
+        fake.0.lock().holds_resends = true;
+        client.on_recall(vec![Recall::Data { ino: FILE, number: 1 }]);
+        host::sleep(Duration::from_millis(200)).await;
+        assert!(!is_returned(&fake, 1));
+        fake.0.lock().holds_resends = false;
+        until(|| is_returned(&fake, 1)).await;
+        assert_eq!(fake.0.lock().abandons, 0);
     });
 }

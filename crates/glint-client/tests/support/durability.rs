@@ -23,11 +23,15 @@ impl Durability for Fake {
         self.0.lock().unstable.clone()
     }
 
-    async fn abandon(&self, _: Ino) {
+    async fn abandon(&self, ino: Ino) {
         self.0.lock().abandons += 1;
-        while self.0.lock().holds_abandons {
+        self.until_answered(ino).await;
+        self.0.lock().unstable.clear();
+    }
+
+    async fn until_answered(&self, _: Ino) {
+        while self.0.lock().holds_resends {
             glint_net::host::sleep(Duration::from_millis(1)).await;
         }
-        self.0.lock().unstable.clear();
     }
 }

@@ -87,7 +87,7 @@ pub(crate) struct World {
     /// and whether something that is sent again is not over meanwhile.
     pub unstable: Vec<(u16, ObjectId)>,
     pub abandons: usize,
-    pub holds_abandons: bool,
+    pub holds_resends: bool,
     pub watched: WatchedObject,
     /// When the servers were heard of last, if not just now.
     pub heard_at: Option<Instant>,

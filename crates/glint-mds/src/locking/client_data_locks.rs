@@ -28,8 +28,11 @@ impl<K: Kv> Mds<K> {
         // After a restart it may ask before it listens; what it is asked waits until it does.
         self.client_locks.recalls.expect(context.client);
         if reclaim {
-            let table = &mut self.client_locks.shard(ino).lock().extents;
-            let lock = table.reclaim(context.client, ino, range, write);
+            let mut shard = self.client_locks.shard(ino).lock();
+            if !shard.may_ask(context.client, ino, write) {
+                return Err(Errno::ESTALE.into());
+            }
+            let lock = shard.extents.reclaim(context.client, ino, range, write);
             return Ok(lock.map(MdsReply::Locked).ok_or(Errno::ESTALE)?);
         }
         // Before anybody is asked for a bit that is in the way: it would be for nothing.

@@ -12,8 +12,8 @@
 //!   its data. So the bit is given to nobody beside whom another client has such a lock, or waits for
 //!   one; and a lock to write is asked for only when no other client holds the bit, which is seen
 //!   under one lock of the shard. Whoever waits was asked for like that, and the bit was given to
-//!   nobody else since: so waiting requests are granted without another look. Locks are reclaimed
-//!   while no new bits are given to anybody ([`crate::session::recovery`]).
+//!   nobody else since: so waiting requests are granted without another look. A reclaim is looked at,
+//!   too: the recovery in which it came may have ended before it is executed.
 //!
 //! From the last one follows: while a client holds UNWRITTEN, no other client changes the data, nor
 //! sends any of it again that an OST has lost with its power. For a lock to write is returned when
@@ -59,14 +59,14 @@ impl ClientLockShard {
     /// Gives a client those of `bits` that it may have; see [`BitTable::grant`].
     fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
         let is_written =
-            bits.contains(Bits::UNWRITTEN) && self.extents.has_other_writers(ino, client);
+            bits.contains(Bits::UNWRITTEN) && self.extents.has_other_write_locks(ino, client);
         let refused = if is_written { Bits::UNWRITTEN } else { Bits::NONE };
         self.bits.grant(client, ino, bits & !refused)
     }
 
     /// Whether a client may ask for a lock on data: one to write it may not while others rely on it
     /// that nobody else writes.
-    fn may_ask(&self, client: ClientId, ino: Ino, write: bool) -> bool {
+    pub(crate) fn may_ask(&self, client: ClientId, ino: Ino, write: bool) -> bool {
         !write || self.bits.is_free(client, ino, Bits::UNWRITTEN)
     }
 

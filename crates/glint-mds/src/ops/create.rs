@@ -68,7 +68,10 @@ impl<K: Kv> Mds<K> {
         // Nobody else knows it before the commit.
         // What comes with a batch may be changed by the rest of it.
         let plain = open.is_some() && !attr.has_set_id() && context.progress.is_none();
-        self.grant(context, ino, if plain { Bits::SHARED } else { Bits::SHARED & !Bits::PLAIN });
+        let unplain = if plain { Bits::NONE } else { Bits::PLAIN };
+        // Only a file has data that others might write.
+        let dataless = if attr.is_file() { Bits::NONE } else { Bits::UNWRITTEN };
+        self.grant(context, ino, Bits::SHARED & !(unplain | dataless));
         let reply = match open {
             Some(_) => MdsReply::Opened { attr, created: true },
             None => MdsReply::Attr(attr),

@@ -311,3 +311,21 @@ fn who_opens_or_cuts_a_file_has_its_attributes_and_unwritten_recalled_at_once() 
         assert!(block_on(changing).reply.is_ok());
     }
 }
+
+#[test]
+fn who_makes_a_file_is_told_that_nobody_else_writes_it_and_nothing_like_that_of_a_directory() {
+    let mds = start(&Arc::default(), 1000);
+    let maker = connect(&mds, 1);
+    mds.listen(maker.client());
+    for (xid, mode, is_told) in [(1, 0o100_644, true), (2, 0o040_755, false)] {
+        let name = if is_told { b"file" } else { b"dire" };
+        let (umask, rdev, target, open) = (0, 0, b"".as_slice(), None);
+        let (parent, exclusive) = (Ino::ROOT, true);
+        let make = MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive };
+        let answer = block_on(ask(&mds, &maker, xid, make));
+        let Ok(MdsReply::Attr(attr)) = &answer.reply else { panic!("{:?}", answer.reply) };
+        let bits = given(&answer, attr.ino);
+        assert!(bits.contains(Bits::ATTR));
+        assert_eq!(bits.contains(Bits::UNWRITTEN), is_told);
+    }
+}

@@ -27,7 +27,8 @@ use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, ClientId, Errno, FsResult, Ino, LocalObject, ObjectId, OstReply, OstRequest,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -89,8 +90,8 @@ pub struct Cluster<M> {
     mount_point: String,
     osses: RwLock<Vec<Oss>>,
     rows: Arc<ChainRows>,
-    /// Held while that is sent again which old heads of chains may lose.
-    sending_moved: futures_util::lock::Mutex<()>,
+    /// By chain: held while that is sent again which an old head of the chain may lose.
+    sending_moved: Mutex<HashMap<u16, Arc<futures_util::lock::Mutex<()>>>>,
 }
 
 impl<M> Drop for Cluster<M> {
@@ -220,10 +221,14 @@ impl<M: Transport> Cluster<M> {
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
-        if to.ost < self.welcome.own_osts {
-            return self.mds.ost(to, request, capability, bulk, is_held).await;
+        let answer = match to.ost < self.welcome.own_osts {
+            true => self.mds.ost(to, request, capability, bulk, is_held).await,
+            false => self.oss_of(to.ost).await?.ost(to, request, capability, bulk, is_held).await,
+        };
+        if let (Ok(_), OstRequest::Sync { .. }, Some(by)) = (&answer, request, to.chain) {
+            self.rows.resent.on_synced((to.ost, by));
         }
-        self.oss_of(to.ost).await?.ost(to, request, capability, bulk, is_held).await
+        answer
     }
 
     /// Has everything of this client at an OSS be on stable storage, or be sent elsewhere: one that
@@ -255,6 +260,11 @@ impl<M: Transport> Cluster<M> {
 
     /// Waits, and asks the MDS for the rows of the chains if nobody has just done so.
     async fn ask_rows(&self, pause: Duration) -> FsResult<()> {
+        if !self.rows.resent.is_empty() {
+            // Whoever waits for one of these asks for rows meanwhile.
+            self.mds.adopt_left();
+            self.osses.read().iter().for_each(|oss| oss.remote.adopt_left());
+        }
         if self.rows.is_due(pause) {
             let inquiry = self.rows.inquire();
             let mut servers = None;
@@ -274,17 +284,17 @@ impl<M: Transport> Cluster<M> {
         Ok(())
     }
 
-    /// Sends to all chains that are moving.
+    /// Sends to all chains that are moving, at the same time: one may wait for its head.
     async fn send_to_moving(&self) {
-        for target in self.rows.moved.moving() {
-            self.send_moved(target).await;
-        }
+        let moving = self.rows.moved.moving();
+        join_all(moving.into_iter().map(|target| self.send_moved(target))).await;
     }
 
     /// Sends to a chain what its old head may lose, before anything else is sent to it.
     async fn send_moved(&self, target: u16) {
         if self.rows.moved.is_moving(target) {
-            let _sending = self.sending_moved.lock().await;
+            let sending = self.sending_moved.lock().entry(target).or_default().clone();
+            let _sending = sending.lock().await;
             let Some(moves) = self.rows.moved.moves_of(target) else { return };
             self.mds.move_chain(target);
             self.osses.read().iter().for_each(|oss| oss.remote.move_chain(target));
@@ -420,6 +430,12 @@ impl<M: Transport> Durability for Cluster<M> {
     async fn abandon(&self, ino: Ino) {
         self.abandon_logged(ino).await;
         self.rows.abandon(ino);
+        self.until_answered(ino).await;
+        // What was answered meanwhile is logged.
+        self.abandon_logged(ino).await;
+    }
+
+    async fn until_answered(&self, ino: Ino) {
         if self.rows.is_resent(ino) {
             tracing::warn!(
                 %ino,

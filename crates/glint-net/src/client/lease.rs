@@ -8,6 +8,9 @@
 //! Invariants:
 //! - Until the end of the session it does nothing that could wait for a disk, neither of the client
 //!   nor of a server, and waits for nothing else that the client does.
+//! - The MDS does not hear of the end while a head may still make a change that was sent to it again:
+//!   the locks would be free at once, and the change made over what others write. It evicts the
+//!   client after its lease, and frees them once nothing of the session is executed anywhere.
 //! - The end takes a second at the most for the session of a server, and where the other side is
 //!   away. It takes five for that of a mount with a server that was heard of, which would keep its
 //!   locks for a lease, and where something that this client did there may not be durable. It
@@ -72,6 +75,12 @@ impl ClientSession {
             let server = &self.options.address;
             tracing::debug!(%server, "a session has ended, and its server did not answer");
         }
+        if self.is_left_to_its_lease() {
+            tracing::warn!(
+                "a change that was sent again to the head of a chain has no answer; others wait \
+                 for a lease before they are given what this client had locked"
+            );
+        }
     }
 
     /// Waits until this session was told to end, and has had the time for it.
@@ -112,6 +121,9 @@ impl ClientSession {
 
     /// Says on a connection of its own that the session ends.
     async fn say_goodbye(&self) -> Result<(), NetError> {
+        if self.is_left_to_its_lease() {
+            return Ok(());
+        }
         let mut link = Link::open(&self.options.address, self.client, PATIENCE).await?;
         link.ask(&self.hello().0, PATIENCE).await?;
         self.say_bye(&mut link).await
@@ -126,12 +138,22 @@ impl ClientSession {
                 return Err(NetError::Refused("it could not make all durable".into()));
             };
         }
+        if self.is_left_to_its_lease() {
+            return Ok(());
+        }
         link.ask(&Request::Bye, PATIENCE).await.map(drop)
     }
 
     /// Whether something that this client did at the server may not be durable.
     fn owes(&self) -> bool {
         !self.replay_log.lock().is_empty() || self.opens.is_closing()
+    }
+
+    /// Whether the MDS is to end the session by itself: a change may still be made whose lock it would
+    /// free.
+    fn is_left_to_its_lease(&self) -> bool {
+        let rows = self.chain_rows.get().filter(|_| !self.is_of_oss());
+        rows.is_some_and(|rows| !rows.resent.is_empty())
     }
 
     /// Whether the server, which is that of the MDS, is to be asked for the rows of the chains: there
@@ -216,16 +238,19 @@ impl ClientSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::chain_rows::ChainRows;
+    use crate::client::recovery::abandoned::ObjectToSync;
     use crate::client::recovery::frames::parse;
     use crate::client::recovery::replay_budget::ReplayBudget;
+    use crate::client::recovery::resent::ResentChange;
     use crate::client::remote::RemoteOptions;
     use crate::client::session::tests::welcome;
     use crate::transport::framing::{Envelope, append_frame};
     use crate::transport::stream::Address;
-    use glint_proto::chain::SERVER_MOUNT_POINT;
+    use glint_proto::chain::{ChainId, ChainVersion, SERVER_MOUNT_POINT};
     use glint_proto::frame::{HEADER_BYTES, Header};
     use glint_proto::message::Welcome;
-    use glint_proto::{ClientId, Committed, Ino};
+    use glint_proto::{ClientId, Committed, Ino, ObjectId};
     use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::time::Instant;
@@ -274,14 +299,18 @@ mod tests {
         assert_eq!(session.goodbye_max(), GOODBYE);
     }
 
-    /// Answers the first connection until its session ends. Returns its requests but pings.
+    /// Answers the first connection until its session ends, or itself. Returns its requests but
+    /// pings.
     fn answered_until_bye(listener: &TcpListener) -> Vec<&'static str> {
         let mut stream = listener.accept().unwrap().0;
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut asked = Vec::new();
         while asked.last() != Some(&"bye") {
             let mut frame = vec![0; HEADER_BYTES];
-            stream.read_exact(&mut frame).unwrap();
+            if let Err(error) = stream.read_exact(&mut frame) {
+                assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+                break;
+            }
             let header = Header::decode(frame.first_chunk().unwrap()).unwrap();
             frame.resize(HEADER_BYTES + header.body_len as usize, 0);
             stream.read_exact(&mut frame[HEADER_BYTES..]).unwrap();
@@ -313,5 +342,30 @@ mod tests {
         session.stop();
         lease.join().unwrap();
         assert_eq!(server.join().unwrap(), ["hello", "commit", "bye"]);
+    }
+
+    /// It is in the socket of a head, perhaps, and the lock of its file still with this client.
+    #[test]
+    fn a_session_of_which_a_change_may_still_be_made_is_left_to_its_lease() {
+        let (object, rows) = (ObjectId { ino: Ino(7), stripe: 0 }, Arc::new(ChainRows::default()));
+        let by = ChainVersion { target: ChainId { copies: 2, index: 0 }.target(), version: 1 };
+        let of = ObjectToSync { object, capability: None };
+        let mut resent = Some(ResentChange::new(&rows, (1, by), of));
+        for heard in [&["hello"][..], &["hello", "bye"][..]] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let session = session(&listener.local_addr().unwrap().to_string(), "/here");
+            let _ = session.chain_rows.set(rows.clone());
+            let server = std::thread::spawn(move || answered_until_bye(&listener));
+            let begun = *session.heard_at.lock();
+            let lease = start_thread(&session).unwrap();
+            while *session.heard_at.lock() == begun {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            session.stop();
+            lease.join().unwrap();
+            assert_eq!(server.join().unwrap(), heard);
+            // It is answered when the next one ends.
+            resent.take();
+        }
     }
 }

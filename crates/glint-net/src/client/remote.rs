@@ -331,6 +331,10 @@ impl OstRequests for Remote {
         self.session.session_of_today();
         self.session.move_chain(target);
     }
+
+    fn adopt_left(&self) {
+        Connection::adopt_left(&self.session);
+    }
 }
 
 impl PeerRequests for Remote {

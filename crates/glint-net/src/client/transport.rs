@@ -102,6 +102,9 @@ pub trait OstRequests: Send + Sync + 'static {
     /// The chain has another head: what this server was sent of it, and may lose, is to be sent to
     /// that one.
     fn move_chain(&self, _target: u16) {}
+
+    /// Has changes be answered that were sent to this server again by threads that are gone.
+    fn adopt_left(&self) {}
 }
 
 /// Requests of one server to another, about the chains that both are members of.
@@ -204,6 +207,12 @@ pub trait Durability: Send + Sync + 'static {
     /// Does not change objects of a file again, because others may change them from now on. Waits
     /// until what is sent again just now is answered, or no server makes it any more.
     fn abandon(&self, _ino: Ino) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    /// Waits until no server makes a change of a file's data any more that was sent to it again and
+    /// is not waited for otherwise: no lock of the file is returned before.
+    fn until_answered(&self, _ino: Ino) -> impl Future<Output = ()> {
         ready(())
     }
 

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use glint_kv::memory::MemoryKv;
 use glint_lock::held::HeldBits;
 use glint_proto::limits::DATA_LOCKS_OWED_MAX;
-use glint_proto::{Arrival, Cred, Errno, Layout, RequestId};
+use glint_proto::{Arrival, Cred, Errno, Layout, MdsReply, RequestId};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -94,6 +94,24 @@ fn nobody_is_asked_for_a_bit_by_who_gets_no_lock() {
     let asked = mds.lock_data(&context, INO, Range::ALL, true, false).now_or_never();
     assert!(matches!(asked, Some(Err(Stop::Refused(Errno::ENOLCK)))), "{asked:?}");
     assert!(mds.recalls(other, listening).now_or_never().is_none());
+}
+
+/// The recovery in which it was admitted has ended since.
+#[test]
+fn a_lock_to_write_is_not_reclaimed_beside_who_relies_on_it_that_nobody_writes() {
+    let mds = start();
+    let [late, other, _] = CLIENTS;
+    assert!(mds.client_locks.grant(other, INO, Bits::UNWRITTEN).is_some());
+    let arrival = of(late);
+    let reclaim = |write| {
+        let context = Context::new(&arrival, &Cred::ROOT);
+        block_on(mds.lock_data(&context, INO, Range::ALL, write, true))
+    };
+    let refused = reclaim(true);
+    assert!(matches!(refused, Err(Stop::Refused(Errno::ESTALE))), "{refused:?}");
+    assert!(matches!(reclaim(false), Ok(MdsReply::Locked(_))));
+    return_bits(&mds.client_locks, other);
+    assert!(matches!(reclaim(true), Ok(MdsReply::Locked(_))));
 }
 
 /// Locks that were given, perhaps a part of later ones since.

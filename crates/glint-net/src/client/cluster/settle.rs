@@ -63,10 +63,8 @@ impl<M: Transport> Cluster<M> {
             let mut retry = HeadRetry::new();
             loop {
                 while let Some((target, of)) = self.rows.resent_to_former_head(ino)
-                    && let Some(now) = self.sync_at_head(target, of, &mut retry).await
-                {
-                    self.rows.resent.on_synced(now);
-                }
+                    && self.has_synced(target, of, &mut retry).await
+                {}
                 // Nobody else may ask for rows.
                 host::sleep(LOOK_AGAIN).await;
                 // What fails here is asked again.
@@ -76,19 +74,15 @@ impl<M: Transport> Cluster<M> {
         futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
     }
 
-    /// Has the head of a chain sync an object, once. Returns which one has, and by which row.
-    async fn sync_at_head(
-        &self,
-        target: u16,
-        of: ObjectToSync,
-        retry: &mut HeadRetry,
-    ) -> Option<(u16, ChainVersion)> {
+    /// Has the head of a chain sync an object, once. Returns whether it has. (The capability of a
+    /// change allows that, too, as long as its session lasts: it is of use for as long as this.)
+    async fn has_synced(&self, target: u16, of: ObjectToSync, retry: &mut HeadRetry) -> bool {
         let request = OstRequest::Sync { object: of.object };
-        let to = self.rows.destination(target, &request, |ost| self.is_near(ost))?;
+        let Some(to) = self.rows.destination(target, &request, |ost| self.is_near(ost)) else {
+            return false;
+        };
         let synced = self.ask_ost(to, request, of.capability, Bulk::None, &|| true);
-        let answer = self.answer_of_head(target, &request, to, retry, synced).await?;
-        answer.ok()?;
-        Some((to.ost, to.chain?))
+        matches!(self.answer_of_head(target, &request, to, retry, synced).await, Some(Ok(_)))
     }
 }
 
@@ -411,6 +405,9 @@ mod tests {
                 assert!(futures_util::poll!(pin!(cluster.abandon(Ino(8)))).is_ready());
                 let mut abandoning = pin!(cluster.abandon(FILE));
                 assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
+                // Nor is another lock of the file, under which nothing is left to sync.
+                assert!(cluster.unstable(FILE).is_empty());
+                assert!(futures_util::poll!(pin!(cluster.until_answered(FILE))).is_pending());
                 // The head may have the change in its socket and not have heard of this row.
                 cluster.rows.learn(row(4, [2, 1], MemberState::Serving));
                 assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
@@ -439,6 +436,26 @@ mod tests {
             cluster.send_moved(ID.target()).await;
             assert!(!cluster.rows.moved.is_moving(ID.target()));
             abandoning.await;
+            session.end();
+        });
+    }
+
+    #[test]
+    fn a_chain_whose_head_does_not_answer_stops_no_other() {
+        let (cluster, session) = resending();
+        let other = ChainId { copies: 2, index: 1 };
+        for (version, osts) in [(2, [1, 2]), (3, [2, 1])] {
+            cluster.rows.learn(Chain { id: other, ..row(version, osts, MemberState::Serving) });
+        }
+        crate::runtime(None).unwrap().block_on(async {
+            let mut sending = pin!(cluster.send_to_moving());
+            assert!(futures_util::poll!(sending.as_mut()).is_pending());
+            assert_eq!(cluster.rows.moved.moving(), [ID.target()]);
+            // Nor does it stop other tasks meanwhile.
+            cluster.rows.moved.moves(other.target());
+            let mut sends = pin!(cluster.send_moved(other.target()));
+            assert!(futures_util::poll!(sends.as_mut()).is_ready());
+            assert_eq!(cluster.rows.moved.moving(), [ID.target()]);
             session.end();
         });
     }

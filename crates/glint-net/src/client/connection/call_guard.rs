@@ -2,6 +2,7 @@
 
 use crate::client::connection::Connection;
 use crate::client::recovery::resent::ResentChange;
+use glint_proto::message::Reply;
 
 /// Sees to the slot of a call that is dropped before it was answered.
 pub(super) struct CallGuard<'a> {
@@ -18,7 +19,11 @@ impl Drop for CallGuard<'_> {
         self.connection.awaited.set(self.connection.awaited.get() - 1);
         let mut all = self.connection.pending.borrow_mut();
         if let Some(pending) = &mut all[self.slot as usize] {
-            match pending.answer.take() {
+            let answer = pending.answer.take();
+            // It rests also if nobody has heard yet that the server was busy.
+            let was_busy = matches!(answer, Some(Ok((Reply::Busy { .. }, _))));
+            pending.rests |= was_busy;
+            match answer.filter(|_| !was_busy) {
                 Some(Ok((reply, _))) => {
                     self.connection.give_back(&pending.frame.head, &reply, pending.opened);
                 }
@@ -47,7 +52,7 @@ impl Drop for CallGuard<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::client::chain_rows::ChainRows;
     use crate::client::recovery::abandoned::ObjectToSync;
@@ -59,7 +64,7 @@ mod tests {
     use crate::transport::framing::ReceivedBulk;
     use futures_util::FutureExt;
     use glint_proto::chain::{Chain, ChainId, ChainVersion, Destination, Member, MemberState};
-    use glint_proto::message::{Reply, Request};
+    use glint_proto::message::Request;
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
     use std::pin::pin;
     use std::sync::Arc;
@@ -80,21 +85,22 @@ mod tests {
     }
 
     const ID: ChainId = ChainId { copies: 2, index: 0 };
-    const OF: ObjectToSync =
+    pub(in crate::client::connection) const OF: ObjectToSync =
         ObjectToSync { object: ObjectId { ino: Ino(7), stripe: 0 }, capability: None };
 
-    fn by(version: u32) -> ChainVersion {
+    pub(in crate::client::connection) fn by(version: u32) -> ChainVersion {
         ChainVersion { target: ID.target(), version }
     }
 
     /// A change of the object that is sent to OST 1, the head by row 1.
-    fn change() -> Request<'static> {
+    pub(in crate::client::connection) fn change() -> Request<'static> {
         let to = Destination { ost: 1, chain: Some(by(1)) };
         let request = OstRequest::Truncate { object: OF.object, size: 0 };
         Request::Ost { to, request, capability: None, forward: None }
     }
 
-    fn session_with_rows() -> (Arc<ClientSession>, Arc<ChainRows>) {
+    pub(in crate::client::connection) fn session_with_rows() -> (Arc<ClientSession>, Arc<ChainRows>)
+    {
         let (session, rows) = (session(), Arc::new(ChainRows::default()));
         let _ = session.chain_rows.set(rows.clone());
         (session, rows)
@@ -160,20 +166,24 @@ mod tests {
         let (session, rows) = session_with_rows();
         crate::runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
-            let (resent, request) = (ResentChange::new(&rows, (1, by(1)), OF), change());
-            {
-                let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
-                assert!(call.as_mut().now_or_never().is_none());
-                is_busy(&connection);
-                assert!(call.as_mut().now_or_never().is_none());
-                assert!(connection.unanswered().is_empty(), "it rests");
+            for hears_of_it in [true, false] {
+                let (resent, request) = (ResentChange::new(&rows, (1, by(1)), OF), change());
+                {
+                    let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
+                    assert!(call.as_mut().now_or_never().is_none());
+                    is_busy(&connection);
+                    if hears_of_it {
+                        assert!(call.as_mut().now_or_never().is_none());
+                    }
+                    assert!(connection.unanswered().is_empty(), "it rests");
+                }
+                drop(resent);
+                connection.forget_elsewhere();
+                assert_eq!(connection.unanswered().len(), 1, "a copy may be with the server");
+                assert!(rows.is_resent(OF.object.ino));
+                connection.finish(0);
+                assert!(!rows.is_resent(OF.object.ino));
             }
-            drop(resent);
-            connection.forget_elsewhere();
-            assert_eq!(connection.unanswered().len(), 1, "another copy may be with the server");
-            assert!(rows.is_resent(OF.object.ino));
-            connection.finish(0);
-            assert!(!rows.is_resent(OF.object.ino));
             session.end();
         });
     }

@@ -3,11 +3,13 @@
 
 mod call_guard;
 mod keeper;
+pub(crate) mod left;
 pub(crate) mod slots;
 pub(crate) mod state;
 mod unclaimed;
 
 use crate::client::connection::call_guard::CallGuard;
+use crate::client::connection::left::LeftConnection;
 use crate::client::connection::slots::{Slots, Use};
 use crate::client::connection::state::ConnectionState;
 use crate::client::opens::{ClientOpens, OpenedFile};
@@ -94,8 +96,13 @@ pub(crate) struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let number = self.first_slot / SLOTS_PER_CONNECTION;
-        self.session.connection_numbers.lock().give_back(number, self.next_xid.get());
+        let (number, next_xid) = (self.first_slot / SLOTS_PER_CONNECTION, self.next_xid.get());
+        let left = LeftConnection::of(number, next_xid, self.pending.get_mut());
+        let mut numbers = self.session.connection_numbers.lock();
+        match left {
+            Some(left) => numbers.leave(left),
+            None => numbers.give_back(number, next_xid),
+        }
     }
 }
 
@@ -106,7 +113,14 @@ impl Connection {
         number: u16,
         first_xid: u64,
     ) -> Rc<Connection> {
-        let connection = Rc::new(Connection {
+        let connection = Rc::new(Connection::new(session, number, first_xid));
+        host::spawn(connection.clone().keep());
+        host::spawn(connection.clone().keep_flushing());
+        connection
+    }
+
+    fn new(session: Arc<ClientSession>, number: u16, first_xid: u64) -> Connection {
+        Connection {
             first_slot: number * SLOTS_PER_CONNECTION,
             slots: Slots::default(),
             // A slot's xids rise over all connections of this client's life.
@@ -122,10 +136,7 @@ impl Connection {
             spares: RefCell::default(),
             evictions: Cell::new(session.evictions.load(Ordering::Acquire)),
             session,
-        });
-        host::spawn(connection.clone().keep());
-        host::spawn(connection.clone().keep_flushing());
-        connection
+        }
     }
 
     fn keep_spare(&self, KeptFrame { mut head, .. }: KeptFrame) {

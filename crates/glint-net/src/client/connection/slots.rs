@@ -9,6 +9,7 @@
 //! - Within a slot xids rise as long as the client lives. A number of a connection that is free
 //!   again goes on where it ended.
 
+use crate::client::connection::left::LeftConnection;
 use glint_proto::limits::{
     CONNECTIONS_PER_CLIENT_MAX, SLOTS_FOR_DATA, SLOTS_FOR_METADATA, SLOTS_PER_CONNECTION,
 };
@@ -87,6 +88,14 @@ impl Slots {
         self.turns.take(wanted, || self.table.borrow_mut().take(wanted)).await
     }
 
+    /// Takes a slot, of which there are all still, for a change of data that had it before.
+    pub(super) fn take_again(&self, slot: u16) {
+        let mut table = self.table.borrow_mut();
+        table.free.retain(|free| *free != slot);
+        table.uses[usize::from(slot)] = Use::Data;
+        table.taken[Use::Data as usize] += 1;
+    }
+
     /// A place for a request that needs no slot.
     pub(crate) fn take_place(&self) -> u16 {
         self.free_places.borrow_mut().pop().unwrap_or_else(|| {
@@ -113,6 +122,7 @@ impl Slots {
 pub(crate) struct ConnectionNumbers {
     next: u16,
     free: Vec<(u16, u64)>,
+    left: Vec<LeftConnection>,
 }
 
 impl ConnectionNumbers {
@@ -129,6 +139,16 @@ impl ConnectionNumbers {
     /// The thread that had it is gone; this is the next xid.
     pub(crate) fn give_back(&mut self, number: u16, xid: u64) {
         self.free.push((number, xid));
+    }
+
+    /// The thread is gone, and not all that has to be answered is.
+    pub(super) fn leave(&mut self, connection: LeftConnection) {
+        self.left.push(connection);
+    }
+
+    /// Connections that were left so, for who goes on with them.
+    pub(super) fn take_left(&mut self) -> Vec<LeftConnection> {
+        std::mem::take(&mut self.left)
     }
 }
 

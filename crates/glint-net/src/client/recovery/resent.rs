@@ -1,37 +1,33 @@
-//! Changes of chains that are sent again, from then until their heads make them no more.
+//! Changes of chains that are sent again, from then until no head makes them any more.
+//!
+//! A call that is dropped may leave its request with the head, which executes requests of several
+//! connections in any order. So the change stays noted here until it has ended.
 //!
 //! Invariants:
-//! - No change of a chain that the client has given up is made after a newer one of this client. A
-//!   call that is dropped may leave its request with the head, which executes requests of several
-//!   connections in any order. So the request stays noted here until it is answered, and nothing
-//!   else is sent to the chain by the same row. By a newer row it is: a head that makes a change by
-//!   that row begins none by an older one, and what it has begun has its turn before.
-//! - No such change is made once the lock of its file is returned. For that a newer row is not
-//!   enough: its head may not have heard of it, and makes what is in its socket by the older one; or
-//!   it makes what it has begun once more, by the newer one. So the lock waits for one of these:
-//!   - The change is answered. On a new connection it is sent again under its old number, which also
-//!     keeps a copy of it on the old connection from being executed later.
-//!   - Another head answers a sync by a newer row. It has taken over: all members that anybody may
-//!     read know that row and make nothing by older ones, and what they have made differently is in
-//!     doubt. The lock's return asks for that sync.
-//!   - The servers of all members were given up: nobody reads what one of them still makes.
-//!   - The MDS has evicted this client. It gives locks to others once nothing of the old session is
-//!     executed at any server.
+//! - Before it has ended, nothing else is sent to its chain by the same row. By a newer row it is: a
+//!   head that makes a change by that row begins none by an older one, and what it has begun has its
+//!   turn before.
+//! - Before it has ended, this client returns no lock of its file, nor ends its session (`lease.rs`).
+//!   For that a newer row is not enough: a head that has not heard of it makes what is in its socket.
 //!
-//! The end of a connection is none of them: what was sent on it may arrive and be executed later.
+//! A change ends with one of these:
+//! - Its answer. On another connection it is sent again under its old number, also where its thread
+//!   has ended (`connection/left.rs`). That keeps copies in old sockets from being executed, which
+//!   the end of a connection does not.
+//! - A sync that another head has answered by a newer row. It has taken over: all members that
+//!   anybody may read know that row, make nothing by older ones, and have in doubt what they have
+//!   made differently. Whoever returns the lock asks for that sync.
+//! - The loss of the chain: nobody reads what servers that were given up still make.
+//! - The eviction of this client: the MDS gives its locks to others once nothing of the session is
+//!   executed anywhere.
 //!
-//! A head that this client alone cannot reach has no other end than the last one, if it stays the
-//! head. All calls of this client to the chain wait until the head is reached, and so do returns of
-//! locks on files with such a change. The MDS evicts a client that has not returned a recalled lock
-//! for its lease, or for sixteen times as long if it writes to other servers meanwhile. Where nobody
-//! has recalled the lock, as when a file is opened to be written and its clean pages are to be
-//! forgotten, the call waits without such a limit.
+//! So a head that only this client cannot reach, and that stays the head, keeps all calls of this
+//! client to the chain and such returns of locks waiting until it is evicted: a lease after the
+//! recall, or sixteen if it writes to other servers meanwhile. Where nobody has recalled the lock (a
+//! file is opened to be written, and its clean pages are forgotten) that is without a limit.
 //!
-//! A change that a server in this process makes again is a task of its own
-//! ([`InProcess`](crate::InProcess)): it is noted until it is over, whoever waits for it.
-//!
-//! Not noted any more is a change whose thread ends with its runtime while others of this client go
-//! on: its connection is closed, and the server may execute what it has received by then.
+//! A server in this process makes the change in a task of its own ([`InProcess`](crate::InProcess)):
+//! that ends the change, or the thread does, with all that the server does on it.
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::recovery::abandoned::ObjectToSync;
@@ -92,7 +88,8 @@ impl ResentChanges {
         result
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
@@ -118,6 +115,9 @@ impl ResentChanges {
 
     /// A head has answered a sync by this row. What was sent by older ones to others is made no more.
     pub(crate) fn on_synced(&self, (head, by): HeadByRow) {
+        if self.is_empty() {
+            return;
+        }
         self.end(|one| {
             let (before, older) = one.to;
             older.target == by.target && older.version < by.version && before != head
