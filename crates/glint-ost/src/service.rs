@@ -15,7 +15,6 @@ mod reading;
 mod unreadable;
 mod write_data;
 
-use crate::disk::ring::RingReads;
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
@@ -77,7 +76,6 @@ const NONE: ObjectId = ObjectId { ino: Ino(0), stripe: 0 };
 pub struct Ost<D: Disk = LocalDisk> {
     store: Arc<ObjectStore<D>>,
     threads: DiskThreads,
-    ring_reads: RingReads,
     pub(crate) watch: Arc<DiskWatch>,
     settling: SettleGate,
     changing: Changing,
@@ -89,10 +87,10 @@ pub struct Ost<D: Disk = LocalDisk> {
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, ring_reads, watch, settling) = Default::default();
+        let (threads, watch, settling) = Default::default();
         let (changing, buffers, names_ahead) = Default::default();
         let store = Arc::new(store);
-        Ost { store, threads, ring_reads, watch, settling, changing, buffers, names_ahead }
+        Ost { store, threads, watch, settling, changing, buffers, names_ahead }
     }
 
     /// The store.

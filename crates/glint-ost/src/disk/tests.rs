@@ -1,7 +1,7 @@
 //! Tests of the disk in memory, and of the store on it.
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
-use super::ring::RingReads;
+use super::ring::ReadPlace;
 use super::{Disk, DiskFile, LocalDisk};
 use crate::store::object::ReadMode;
 use crate::store::object_store::path_of;
@@ -309,7 +309,7 @@ fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
         ost.store().sync(OBJECT).unwrap();
         ost.store().file(OBJECT, None).unwrap().unwrap().file().drop_cached(0, u64::MAX);
     };
-    let has_ring = || RingReads::default().place().is_some();
+    let has_ring = || ReadPlace::take(&Arc::default()).is_some();
     let read = async |ost: &Ost, offset: u64, len: u32, is_lent: bool| {
         cool(ost);
         let read = OstRequest::Read { object: OBJECT, offset, len };

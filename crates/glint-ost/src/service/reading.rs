@@ -6,6 +6,7 @@
 //! objects that pass through memory, and those that find damage.
 
 use super::{Apart, Ost, Way};
+use crate::disk::ring::ReadPlace;
 use crate::disk::{CallKind, Disk};
 use crate::store::object::ReadMode;
 use crate::store::object::planned::ObjectDescriptor;
@@ -143,11 +144,13 @@ impl<D: Disk> Ost<D> {
         room: &mut Room<'_>,
         done: usize,
     ) -> io::Result<Option<usize>> {
-        let Some(file) = self.store.open_file(object).filter(|_| D::WAITS) else {
+        if !D::WAITS {
             return Ok(None);
-        };
-        let planned = file.plan_read(offset, room.len() - done);
-        let Some((planned, place)) = planned.zip(self.ring_reads.place()) else { return Ok(None) };
+        }
+        // Before anything is held for it.
+        let Some(place) = ReadPlace::take(&self.watch) else { return Ok(None) };
+        let Some(file) = self.store.open_file(object) else { return Ok(None) };
+        let Some(planned) = file.plan_read(offset, room.len() - done) else { return Ok(None) };
         let (from, to) = planned.range();
         let (len, descriptor) = ((to - from) as usize, ObjectDescriptor(file.clone()));
         // Who asked is gone with the ring.
@@ -156,14 +159,14 @@ impl<D: Disk> Ost<D> {
             && planned.is_all_wanted()
         {
             let part = PartOf { data: mem::take(*data), range: done..done + len };
-            let read = place.read(&self.watch, descriptor, from, part).await;
+            let read = place.read(descriptor, from, part).await;
             let (read, part) = read.ok_or(ended)?;
             let found = read.and_then(|len| Ok(file.finish_read(&planned, &part[..len])?.len()));
             **data = part.data;
             return Ok(found.ok());
         }
         let buffer = self.buffers.room(len);
-        let read = place.read(&self.watch, descriptor, from, buffer).await;
+        let read = place.read(descriptor, from, buffer).await;
         let (read, buffer) = read.ok_or(ended)?;
         let found = read.and_then(|len| file.finish_read(&planned, &buffer[..len]));
         Ok(found.ok().map(|found| {
