@@ -165,7 +165,7 @@ impl<D: Disk> Ost<D> {
             **data = part.data;
             return Ok(found.ok());
         }
-        let buffer = self.buffers.room(len);
+        let buffer = self.buffers.dirty(len);
         let read = place.read(descriptor, from, buffer).await;
         let (read, buffer) = read.ok_or(ended)?;
         let found = read.and_then(|len| file.finish_read(&planned, &buffer[..len]));
@@ -187,7 +187,7 @@ impl<D: Disk> Ost<D> {
         let (len, buffers) = (room.len(), self.buffers.clone());
         let miss = move |store: &ObjectStore<D>| {
             let Some(file) = store.file(object, None)? else { return Ok(None) };
-            let mut data = buffers.room(len);
+            let mut data = buffers.dirty(len);
             let n = file.checked_read(offset, &mut data, waiting)?;
             data.truncate(n);
             Ok::<_, io::Error>(Some(data))
