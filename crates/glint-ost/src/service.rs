@@ -26,7 +26,7 @@ use glint_memory::BufferPool;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use listing::NamesAhead;
-use reading::Room;
+use reading::Output;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,12 +123,12 @@ impl<D: Disk> Ost<D> {
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
-                self.read(object, offset, Room::Borrowed(room), way).await.map(OstReply::Data)
+                self.read(object, offset, Output::Borrowed(room), way).await.map(OstReply::Data)
             }
             (OstRequest::Read { offset, len, .. }, Bulk::Lent(room))
                 if room.len() == len as usize =>
             {
-                self.read(object, offset, Room::Lent(room), way).await.map(OstReply::Data)
+                self.read(object, offset, Output::Lent(room), way).await.map(OstReply::Data)
             }
             (OstRequest::Read { .. }, _) => return Err(Errno::EPROTO),
             (request, bulk @ (Bulk::Out(_) | Bulk::Shared(_))) => {

@@ -14,7 +14,6 @@ use crate::store::checksum::Sums;
 use crate::store::passing::Range;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// A read that is about to begin.
@@ -86,16 +85,6 @@ impl<F: DiskFile> ObjectFile<F> {
             }
         }
         Ok(found)
-    }
-}
-
-/// The descriptor of an open object, which stays open for as long as this is there.
-pub(crate) struct ObjectDescriptor<F: DiskFile>(pub(crate) Arc<ObjectFile<F>>);
-
-impl<F: DiskFile> AsFd for ObjectDescriptor<F> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // What has none is read from a directory: that is an error.
-        self.0.file().descriptor().unwrap_or(rustix::fs::CWD)
     }
 }
 
