@@ -4,6 +4,7 @@
 //!
 //! Invariants:
 //! - Nobody sees what an earlier request has left in a buffer: it is overwritten or cut off.
+//! - A small request gets no large buffer, see [`LARGER_MAX`].
 //! - Memory is bounded: no more than [`KEPT_BYTES_MAX`] are kept, and what was not needed from one
 //!   [trim](BufferPool::trim) to the next is freed.
 
@@ -15,6 +16,9 @@ use std::sync::Arc;
 const KEPT_LEN_MIN: usize = 64 << 10;
 /// Bytes of unused buffers that are kept.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+/// A buffer has room for at most so many times the bytes for which it is given out: a connection that
+/// does not read holds as many replies as it may, and each would hold a buffer of the largest.
+const LARGER_MAX: usize = 2;
 
 /// Buffers of one disk, or of one thread.
 #[derive(Clone, Default)]
@@ -45,8 +49,8 @@ impl BufferPool {
         PooledBuffer { of: Some(self.clone()), data: buffer }
     }
 
-    /// Returns room for `len` bytes, to be overwritten: it holds whatever it held before.
-    pub fn room(&self, len: usize) -> PooledBuffer {
+    /// Returns a buffer of `len` bytes, to be overwritten: it holds whatever it held before.
+    pub fn dirty(&self, len: usize) -> PooledBuffer {
         let mut buffer = self.take(len);
         buffer.resize(len, 0);
         PooledBuffer { of: Some(self.clone()), data: buffer }
@@ -55,7 +59,8 @@ impl BufferPool {
     fn take(&self, len: usize) -> Vec<u8> {
         if len >= KEPT_LEN_MIN {
             let mut unused = self.0.lock();
-            if let Some(at) = unused.buffers.iter().rposition(|one| one.capacity() >= len) {
+            let fits = |one: &Vec<u8>| (len..=LARGER_MAX * len).contains(&one.capacity());
+            if let Some(at) = unused.buffers.iter().rposition(fits) {
                 let buffer = unused.buffers.remove(at);
                 unused.least = unused.least.min(unused.buffers.len());
                 return buffer;
@@ -77,6 +82,11 @@ impl BufferPool {
 }
 
 impl PooledBuffer {
+    /// Bytes of memory that this holds.
+    pub fn capacity(&self) -> usize {
+        self.data.capacity()
+    }
+
     /// The data, to be taken away and brought back.
     pub fn data_mut(&mut self) -> &mut Vec<u8> {
         &mut self.data
@@ -141,12 +151,13 @@ mod tests {
         let second = buffers.copy(&vec![8; LEN / 2]);
         assert_eq!((second.as_ptr(), &second[..]), (at, &vec![8; LEN / 2][..]));
         drop(second);
-        let mut third = buffers.room(LEN);
+        assert_ne!(buffers.dirty(LEN / 2 - 1).as_ptr(), at, "it is much larger");
+        let mut third = buffers.dirty(LEN);
         assert_eq!((third.as_ptr(), third.len()), (at, LEN));
         third[..3].copy_from_slice(b"new");
         third.truncate(3);
         assert_eq!(&third[..], b"new");
-        assert_ne!(buffers.room(LEN).as_ptr(), at, "it is in use");
+        assert_ne!(buffers.dirty(LEN).as_ptr(), at, "it is in use");
     }
 
     #[test]
@@ -154,11 +165,11 @@ mod tests {
         let buffers = BufferPool::default();
         drop(buffers.copy(b"short"));
         assert_eq!(unused(&buffers), 0);
-        let many: Vec<PooledBuffer> = (0..40).map(|_| buffers.room(LEN)).collect();
+        let many: Vec<PooledBuffer> = (0..40).map(|_| buffers.dirty(LEN)).collect();
         drop(many);
         assert_eq!(unused(&buffers), KEPT_BYTES_MAX / LEN);
         buffers.trim();
-        let two = (buffers.room(LEN), buffers.room(LEN));
+        let two = (buffers.dirty(LEN), buffers.dirty(LEN));
         drop(two);
         buffers.trim();
         assert_eq!(unused(&buffers), 2, "as many as were used at once");

@@ -1,5 +1,8 @@
 //! How much memory is left to this process, of the machine and of the control groups that limit it, and
-//! how much caches may hold meanwhile; and buffers that are used again.
+//! how much caches may hold meanwhile.
+//!
+//! Buffers that are used again are here, too ([`BufferPool`]): connections and disks need the same ones,
+//! and whatever keeps memory that nobody uses has a limit in this crate.
 //!
 //! Promises: nothing here waits for memory, or keeps a file open. Where the kernel does not say
 //! something, it counts as unlimited.

@@ -17,7 +17,6 @@ mod reading;
 mod unreadable;
 mod write_data;
 
-use crate::disk::ring::RingReads;
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
@@ -30,7 +29,7 @@ use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstRe
 use glint_telemetry::{Layer, Span};
 use hand_over::HandOver;
 use listing::NamesAhead;
-use reading::Room;
+use reading::Output;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +80,6 @@ const NONE: ObjectId = ObjectId { ino: Ino(0), stripe: 0 };
 pub struct Ost<D: Disk = LocalDisk> {
     store: Arc<ObjectStore<D>>,
     threads: DiskThreads,
-    ring_reads: RingReads,
     pub(crate) watch: Arc<DiskWatch>,
     settling: SettleGate,
     changing: Changing,
@@ -94,20 +92,10 @@ pub struct Ost<D: Disk = LocalDisk> {
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        let (threads, ring_reads, watch, settling) = Default::default();
-        let (changing, buffers, hand_over, names_ahead) = Default::default();
+        let (threads, watch, settling, changing) = Default::default();
+        let (buffers, hand_over, names_ahead) = Default::default();
         let store = Arc::new(store);
-        Ost {
-            store,
-            threads,
-            ring_reads,
-            watch,
-            settling,
-            changing,
-            buffers,
-            hand_over,
-            names_ahead,
-        }
+        Ost { store, threads, watch, settling, changing, buffers, hand_over, names_ahead }
     }
 
     /// The store.
@@ -141,12 +129,12 @@ impl<D: Disk> Ost<D> {
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
-                self.read(object, offset, Room::Borrowed(room), way).await.map(OstReply::Data)
+                self.read(object, offset, Output::Borrowed(room), way).await.map(OstReply::Data)
             }
             (OstRequest::Read { offset, len, .. }, Bulk::Lent(room))
                 if room.len() == len as usize =>
             {
-                self.read(object, offset, Room::Lent(room), way).await.map(OstReply::Data)
+                self.read(object, offset, Output::Lent(room), way).await.map(OstReply::Data)
             }
             (OstRequest::Read { .. }, _) => return Err(Errno::EPROTO),
             (request, bulk @ (Bulk::Out(_) | Bulk::Shared(_))) => {

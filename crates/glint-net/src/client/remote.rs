@@ -21,6 +21,7 @@ use crate::client::lease;
 use crate::client::link::{Link, PATIENCE};
 use crate::client::opens::ClosingGuard;
 use crate::client::recovery::replay_budget::ReplayBudget;
+use crate::client::remote::object_reads::copy_data;
 use crate::client::session::ClientSession;
 use crate::client::session::hello::{hello_of, welcome_of};
 use crate::client::transport::{
@@ -242,15 +243,7 @@ impl Remote {
     ) -> FsResult<Reply> {
         let (reply, data) = self.exchange(request, &bulk, is_held).await?;
         if let Bulk::In(room) = bulk.borrowed() {
-            let data = data.bytes();
-            room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
-            // What lies behind it is not what was read.
-            if matches!(&reply, Reply::Ost { reply: Ok(OstReply::Data(len)), .. }
-                if *len as usize != data.len())
-            {
-                return Err(Errno::EPROTO);
-            }
-            glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+            copy_data(room, &reply, data.bytes())?;
         }
         Ok(reply)
     }

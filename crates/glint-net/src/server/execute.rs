@@ -10,6 +10,7 @@
 
 use crate::server::access::subtree::{self, Admission, Admission::Execute};
 use crate::server::connection::ServedConnection;
+use crate::server::reads::keep_read;
 use crate::server::refusals::{
     check_slot, check_target, failed_with_disk, metadata_failed, metadata_unexecuted, not_admitted,
     refused,
@@ -447,7 +448,7 @@ impl<S: Service> Worker<S> {
                 if len as usize > BULK_BYTES_MAX {
                     return Answer::unchanged(Err(Errno::EINVAL));
                 }
-                *bulk = self.buffers.room(len as usize);
+                *bulk = self.buffers.dirty(len as usize);
                 Bulk::Lent(bulk.data_mut())
             }
             _ => Bulk::None,
@@ -458,10 +459,7 @@ impl<S: Service> Worker<S> {
                 self.service.execute_forward(session, to, forward, request, space).await
             }
         };
-        match answer.reply {
-            Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
-            _ => bulk.truncate(0),
-        }
+        keep_read(bulk, &answer.reply);
         answer
     }
 }

@@ -1,4 +1,6 @@
-//! Reads from several objects in one request, each as if it had come alone.
+//! Data of reads: from one object, or from several in one request, each as if it had come alone.
+//!
+//! Invariant: nothing is sent of what another request has left in the buffer of a reply.
 
 use crate::server::execute::{DataRequest, Received};
 use crate::server::worker::Worker;
@@ -25,7 +27,7 @@ impl<S: Service> Worker<S> {
         if reads.len() > OBJECT_READS_MAX || total > BULK_BYTES_MAX {
             return Ok(Reply::Failed(Errno::EINVAL));
         }
-        *bulk = self.buffers.room(total);
+        *bulk = self.buffers.dirty(total);
         let mut rest = &mut bulk[..];
         let mut lengths = Vec::with_capacity(reads.len());
         for some in reads.chunks(READS_AT_ONCE) {
@@ -64,6 +66,15 @@ impl<S: Service> Worker<S> {
     }
 }
 
+/// Cuts off what was not read.
+pub(super) fn keep_read(bulk: &mut PooledBuffer, reply: &FsResult<OstReply>) {
+    let len = match reply {
+        Ok(OstReply::Data(len)) => *len as usize,
+        _ => 0,
+    };
+    bulk.truncate(len);
+}
+
 /// Puts what was read one after the other: each read had room for so much, and was shorter perhaps.
 /// Returns how much that is.
 fn close_gaps<'a>(
@@ -85,6 +96,26 @@ fn close_gaps<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_memory::BufferPool;
+
+    #[test]
+    fn only_what_was_read_is_kept_of_a_buffer_that_is_used_again() {
+        const LEN: usize = 64 << 10;
+        let buffers = BufferPool::default();
+        for (reply, kept) in [
+            (Ok(OstReply::Data(5)), 5),
+            (Ok(OstReply::Data(0)), 0),
+            (Ok(OstReply::Done), 0),
+            (Err(Errno::EIO), 0),
+            (Ok(OstReply::Data(LEN as u32)), LEN),
+        ] {
+            drop(buffers.copy(&[0xee; LEN]));
+            let mut bulk = buffers.dirty(LEN);
+            bulk[..kept].fill(1);
+            keep_read(&mut bulk, &reply);
+            assert_eq!(&bulk[..], vec![1u8; kept], "{reply:?}");
+        }
+    }
 
     #[test]
     fn short_and_failed_reads_leave_no_gaps() {

@@ -30,7 +30,8 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 const DONTCACHE_SINCE: (u32, u32) = (6, 16);
 
 /// Types of file systems whose files lie in memory: TMPFS_MAGIC and RAMFS_MAGIC of linux/magic.h. They
-/// know no read that may not wait (RWF_NOWAIT).
+/// know no read that may not wait (RWF_NOWAIT). Pages of tmpfs that were swapped out are read from a
+/// device all the same, in the calling thread: an OST in memory needs a host that does not swap it.
 const OF_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Whether this kernel may be asked to keep nothing of what is read or written.
@@ -62,6 +63,12 @@ impl LocalDisk {
         let is_memory = rustix::fs::fstatfs(&directory)
             .is_ok_and(|system| OF_MEMORY.contains(&(system.f_type as u32)));
         Ok(LocalDisk { path: path.to_owned(), directory, is_memory })
+    }
+
+    /// The same, taken for a file system on a device.
+    #[cfg(test)]
+    pub(crate) fn on_a_device(self) -> LocalDisk {
+        LocalDisk { is_memory: false, ..self }
     }
 }
 

@@ -119,7 +119,8 @@ pub trait Disk: Send + Sync + 'static {
     /// Offset at which the largest possible file ends.
     fn file_bytes_max(&self) -> u64;
 
-    /// Whether its files lie in the memory of this host: a read of them waits for no device.
+    /// Whether its files lie in the memory of this host: a read of them waits for no device but that of
+    /// the swap space.
     fn is_memory(&self) -> bool {
         false
     }

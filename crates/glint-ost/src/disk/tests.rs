@@ -1,17 +1,13 @@
 //! Tests of the disk in memory, and of the store on it.
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
-use super::ring::RingReads;
 use super::{Disk, DiskFile, LocalDisk};
 use crate::store::object::ReadMode;
-use crate::store::object_store::path_of;
 use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest, clock};
-use glint_telemetry::{Counter, counted_here};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,88 +292,6 @@ fn a_lone_request_wakes_nobody_and_one_apart_is_executed_whoever_waits_for_it() 
         assert_eq!(ost.store().stat(OBJECT).unwrap(), None);
     }
     assert!(ost.threads() > 0);
-}
-
-/// Reads of an object on a real disk none of which is in memory.
-#[test]
-fn cold_reads_are_made_by_the_ring_of_who_asks_and_without_one_by_threads() {
-    // Temporary files lie in memory on some systems.
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let open = || Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap());
-    let data: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
-    let cool = |ost: &Ost| {
-        ost.store().sync(OBJECT).unwrap();
-        ost.store().file(OBJECT, None).unwrap().unwrap().file().drop_cached(0, u64::MAX);
-    };
-    let has_ring = || RingReads::default().place().is_some();
-    let read = async |ost: &Ost, offset: u64, len: u32, is_lent: bool| {
-        cool(ost);
-        let read = OstRequest::Read { object: OBJECT, offset, len };
-        let mut room = vec![0; len as usize];
-        let bulk = if is_lent { Bulk::Lent(&mut room) } else { Bulk::In(&mut room) };
-        let done = ost.handle(ClientId(1), read, bulk, Way::InPlace).await;
-        done.map(|reply| match reply {
-            OstReply::Data(len) => room[..len as usize].to_vec(),
-            reply => panic!("{reply:?}"),
-        })
-    };
-    let read_all = async |ost: &Ost| {
-        for (offset, len) in [(0, 5), (290_000, 20_000), (100_000, 10), (0, 300_000)] {
-            for is_lent in [false, true] {
-                let copied = counted_here(Counter::BytesCopied);
-                let expected = &data[offset..data.len().min(offset + len)];
-                let found = read(ost, offset as u64, len as u32, is_lent).await.unwrap();
-                assert!(found == expected, "{offset} {len} {is_lent}");
-                if has_ring() && is_lent && len == data.len() {
-                    assert_eq!(counted_here(Counter::BytesCopied), copied);
-                }
-            }
-        }
-    };
-    let runtime = compio_runtime::Runtime::new().unwrap();
-    let ost = open();
-    ost.store().write(OBJECT, 0, &data, None, false).unwrap();
-    for seals in [false, true] {
-        if seals {
-            ost.store().settle(Duration::ZERO, None).unwrap();
-        }
-        let before = counted_here(Counter::HandOvers);
-        let is_by_ring = runtime.block_on(async {
-            read_all(&ost).await;
-            has_ring()
-        });
-        assert_eq!(counted_here(Counter::HandOvers) == before, is_by_ring, "{seals}");
-    }
-    let before = counted_here(Counter::HandOvers);
-    block_on(read_all(&ost));
-    assert!(counted_here(Counter::HandOvers) > before, "they are cold");
-    // Damage that the ring finds is found once more by who can note it.
-    let path = dir.path().join("objects").join(path_of(OBJECT));
-    let file = std::fs::File::options().write(true).open(path).unwrap();
-    file.write_all_at(&[!data[100_000]], 100_000).unwrap();
-    let ost = open();
-    runtime.block_on(async {
-        assert!(read(&ost, 70_000, 10, true).await.is_err());
-        assert_eq!(read(&ost, 10, 10, true).await.unwrap(), data[10..20]);
-    });
-    assert!(ost.store().file(OBJECT, None).unwrap().unwrap().has_damage().unwrap());
-}
-
-/// A memory file system knows no read that may not wait, and none of it waits.
-#[test]
-fn on_a_memory_file_system_no_read_wakes_a_thread() {
-    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
-    let ost = Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap());
-    if !ost.store().is_memory() {
-        return;
-    }
-    ost.store().write(OBJECT, 0, b"memory", None, false).unwrap();
-    let read = OstRequest::Read { object: OBJECT, offset: 0, len: 6 };
-    for way in [Way::InPlace, Way::Apart(Apart::default())] {
-        let mut room = [0; 6];
-        block_on(ost.handle(ClientId(1), read, Bulk::In(&mut room), way)).unwrap();
-        assert_eq!((&room, ost.threads()), (b"memory", 0));
-    }
 }
 
 #[test]

@@ -6,8 +6,10 @@
 //! Invariants:
 //! - A look touches no disk and waits for nothing.
 //! - Time counts only while somebody looks: a process that stood still blames no disk.
-//! - A call that a thread does other things beside ([`SeenCall`]) lasts as long as that thread has
-//!   looked for its end: one that is held up elsewhere blames no disk.
+//! - A call beside which its thread does other things ([`SeenCall`]) lasts as long as that thread has
+//!   looked for its end, and a look adds no more than [`LOOK`]: a thread that is held up elsewhere
+//!   blames no disk, nor does a busy one.
+//! - Calls of threads and [`SeenCall`]s take no places from each other.
 
 use glint_proto::clock;
 use glint_wait::WaitList;
@@ -15,11 +17,16 @@ use parking_lot::Mutex;
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Calls that are watched at once. More are made all the same: where so many are under way, the
-/// oldest of them says enough.
+/// Calls of threads that are watched at once. More are made all the same: where so many are under
+/// way, the oldest of them says enough.
 const CALLS_MAX: usize = 128;
+/// Most [`SeenCall`]s at once: no more are made.
+pub(super) const SEEN_CALLS_MAX: usize = 32;
+/// How often a thread looks for the end of such a call. Much less than a disk has: a large read waits
+/// in the ring for several parts, one after the other, and for a pass of its thread after each.
+pub(super) const LOOK: Duration = Duration::from_millis(25);
 /// Most time that counts between two looks.
 const LOOKED_MS_MAX: u64 = 200;
 /// A call that takes so long makes its disk a slow one for some time.
@@ -45,8 +52,10 @@ pub struct DiskWatch {
     /// Milliseconds in which somebody has looked.
     now_ms: AtomicU64,
     looked: Mutex<Option<Instant>>,
-    /// Calls under way, as their [stamps](stamp) say; 0 for a free place.
+    /// Calls of threads, as their [stamps](stamp) say; 0 for a free place.
     calls: [AtomicU64; CALLS_MAX],
+    /// Milliseconds that a [`SeenCall`] has lasted, and one more; 0 for a free place.
+    seen_calls: [AtomicU64; SEEN_CALLS_MAX],
     slow_until_ms: AtomicU64,
     is_slow: AtomicBool,
     is_still: AtomicBool,
@@ -64,10 +73,10 @@ impl Drop for WatchedCall<'_> {
     }
 }
 
-/// A call under way at whose end a thread looks now and then.
+/// A call under way, for the end of which a thread looks every [`LOOK`].
 pub(crate) struct SeenCall {
     watch: Arc<DiskWatch>,
-    place: Option<usize>,
+    place: usize,
     looked: Instant,
     lasts_ms: u64,
 }
@@ -76,33 +85,39 @@ impl SeenCall {
     /// Notes that the thread has looked, and the call has not ended.
     pub(crate) fn look(&mut self) {
         let now = clock::now();
-        let passed = now.saturating_duration_since(self.looked).as_millis() as u64;
+        let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
-        self.lasts_ms += passed.min(LOOKED_MS_MAX);
-        if let Some(place) = self.place {
-            self.watch.calls[place].store(stamp(self.lasts_ms, SEEN), Ordering::Relaxed);
-        }
+        self.lasts_ms += passed.min(LOOK).as_millis() as u64;
+        self.watch.seen_calls[self.place].store(self.lasts_ms + 1, Ordering::Relaxed);
     }
 }
 
 impl Drop for SeenCall {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.watch.calls[place].store(0, Ordering::Release);
-        }
+        self.watch.seen_calls[self.place].store(0, Ordering::Release);
     }
 }
 
-/// What a stamp says, in its lowest bits: when a call began, the same of one that flushes, or how long
-/// one has lasted.
-const BEGAN: u64 = 0;
-const FLUSH_BEGAN: u64 = 1;
-const SEEN: u64 = 2;
-const FORM_BITS: u32 = 2;
+/// When a call began, and in the lowest bit whether it flushes. Never 0.
+fn stamp(began_ms: u64, flushes: bool) -> u64 {
+    (began_ms + 1) << 1 | u64::from(flushes)
+}
 
-/// Some milliseconds in this form. Never 0.
-fn stamp(ms: u64, form: u64) -> u64 {
-    (ms + 1) << FORM_BITS | form
+/// Takes one of these places for a call, if one is free.
+fn take(places: &[AtomicU64], stamp: u64) -> Option<usize> {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    }
+    // Threads that were started one after the other are not in each other's line.
+    let first = THREAD.with(|thread| thread * 8 + thread / 16);
+    let mut next = (0..places.len()).map(|next| (first + next) % places.len());
+    next.find(|place| {
+        let place = &places[*place];
+        // An exchange that fails would take the line from other threads.
+        place.load(Ordering::Relaxed) == 0
+            && place.compare_exchange(0, stamp, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })
 }
 
 impl Default for DiskWatch {
@@ -111,6 +126,7 @@ impl Default for DiskWatch {
             now_ms: AtomicU64::new(0),
             looked: Mutex::default(),
             calls: array::from_fn(|_| AtomicU64::new(0)),
+            seen_calls: array::from_fn(|_| AtomicU64::new(0)),
             slow_until_ms: AtomicU64::new(0),
             is_slow: AtomicBool::new(false),
             is_still: AtomicBool::new(false),
@@ -120,36 +136,26 @@ impl Default for DiskWatch {
 }
 
 impl DiskWatch {
-    /// Notes that a call begins: a load and an exchange on a line that no other thread uses.
+    /// Notes that a call begins: two loads and an exchange on a line that no other thread uses.
     pub fn begin(&self, kind: CallKind) -> WatchedCall<'_> {
-        let form = match kind {
-            CallKind::Long => return WatchedCall(None),
-            CallKind::Flush => FLUSH_BEGAN,
-            CallKind::Short => BEGAN,
-        };
-        let place = self.take(stamp(self.now_ms.load(Ordering::Relaxed), form));
-        WatchedCall(place.map(|place| &self.calls[place]))
-    }
-
-    /// Notes that a short call begins beside which this thread does other things.
-    pub(crate) fn begin_seen(self: &Arc<Self>) -> SeenCall {
-        let place = self.take(stamp(0, SEEN));
-        SeenCall { watch: Arc::clone(self), place, looked: clock::now(), lasts_ms: 0 }
-    }
-
-    /// Takes a place for a call, if one is free.
-    fn take(&self, stamp: u64) -> Option<usize> {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        if kind == CallKind::Long {
+            return WatchedCall(None);
         }
-        // Threads that were started one after the other are not in each other's line.
-        let first = THREAD.with(|thread| thread * 8 + thread / 16);
-        let mut places = (0..CALLS_MAX).map(|next| (first + next) % CALLS_MAX);
-        places.find(|place| {
-            let place = &self.calls[*place];
-            place.compare_exchange(0, stamp, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+        let stamp = stamp(self.now_ms.load(Ordering::Relaxed), kind == CallKind::Flush);
+        WatchedCall(take(&self.calls, stamp).map(|place| &self.calls[place]))
+    }
+
+    /// Notes that a short call begins beside which this thread does other things; `None` if there are
+    /// [`SEEN_CALLS_MAX`].
+    pub(crate) fn begin_seen(self: &Arc<Self>) -> Option<SeenCall> {
+        let place = take(&self.seen_calls, 1)?;
+        Some(SeenCall { watch: Arc::clone(self), place, looked: clock::now(), lasts_ms: 0 })
+    }
+
+    /// How many of these there are.
+    #[cfg(test)]
+    pub(super) fn seen_calls(&self) -> usize {
+        self.seen_calls.iter().filter(|call| call.load(Ordering::Acquire) != 0).count()
     }
 
     /// Looks how long calls have been under way.
@@ -161,15 +167,12 @@ impl DiskWatch {
         };
         let passed = passed.min(LOOKED_MS_MAX);
         let now_ms = self.now_ms.fetch_add(passed, Ordering::Relaxed) + passed;
-        let (mut longest, mut longest_flush) = (0, 0);
-        for call in &self.calls {
-            let stamp = call.load(Ordering::Relaxed);
-            if stamp == 0 {
-                continue;
-            }
-            let (ms, form) = ((stamp >> FORM_BITS) - 1, stamp & ((1 << FORM_BITS) - 1));
-            let lasts = if form == SEEN { ms } else { now_ms.saturating_sub(ms) };
-            let of_kind = if form == FLUSH_BEGAN { &mut longest_flush } else { &mut longest };
+        let under_way = |call: &AtomicU64| Some(call.load(Ordering::Relaxed)).filter(|&ms| ms > 0);
+        let seen = self.seen_calls.iter().filter_map(under_way).map(|ms| ms - 1);
+        let (mut longest, mut longest_flush) = (seen.max().unwrap_or(0), 0);
+        for stamp in self.calls.iter().filter_map(under_way) {
+            let lasts = now_ms.saturating_sub((stamp >> 1) - 1);
+            let of_kind = if stamp & 1 == 1 { &mut longest_flush } else { &mut longest };
             *of_kind = lasts.max(*of_kind);
         }
         if longest >= SLOW_MS {
@@ -252,19 +255,26 @@ mod tests {
         clock::simulate(None);
     }
 
-    /// The thread that reads is held up by another disk for a minute.
+    /// The thread that reads is held up by another disk for a minute, and then busy.
     #[test]
     fn a_call_lasts_as_long_as_its_thread_has_looked_for_its_end() {
         let (watch, mut now) = (Arc::new(DiskWatch::default()), Instant::now());
         look_for(&watch, &mut now, 1000);
-        let mut call = watch.begin_seen();
+        let mut call = watch.begin_seen().unwrap();
         look_for(&watch, &mut now, 60_000);
         assert!(!watch.is_slow() && !watch.stands_still());
         call.look();
         look_for(&watch, &mut now, 100);
         assert!(!watch.is_slow() && !watch.stands_still(), "its end may be seen any moment");
-        for _ in 0..STILL_MS / 100 {
+        for _ in 0..10 {
             look_for(&watch, &mut now, 100);
+            call.look();
+        }
+        look_for(&watch, &mut now, 100);
+        assert!(!watch.is_slow(), "each part of it has waited for the thread");
+        for _ in 0..u128::from(STILL_MS) / LOOK.as_millis() {
+            now += LOOK;
+            clock::simulate(Some(now));
             call.look();
         }
         look_for(&watch, &mut now, 100);
@@ -273,6 +283,19 @@ mod tests {
         look_for(&watch, &mut now, 100);
         assert!(!watch.stands_still());
         clock::simulate(None);
+    }
+
+    #[test]
+    fn calls_that_threads_look_for_take_no_places_of_others() {
+        let watch = Arc::new(DiskWatch::default());
+        let mut seen: Vec<_> = (0..SEEN_CALLS_MAX).map(|_| watch.begin_seen().unwrap()).collect();
+        assert!(watch.begin_seen().is_none());
+        let calls: Vec<_> = (0..CALLS_MAX).map(|_| watch.begin(CallKind::Short)).collect();
+        assert!(calls.iter().all(|call| call.0.is_some()));
+        drop((seen.pop(), calls));
+        assert!(watch.begin_seen().is_some());
+        drop(seen);
+        assert_eq!(watch.seen_calls(), 0);
     }
 
     #[test]

@@ -1,45 +1,52 @@
 //! Reads of an object.
 //!
-//! What is in memory is copied at once, by who asks. A miss of a request that may wait in place is read
-//! by the [ring](crate::disk::ring) of the calling thread. Threads of the disk are left with reads
-//! apart, those of a thread without a ring or of a disk that was slow or has many reads, those of
-//! objects that pass through memory, and those that find damage.
+//! Bytes that are in memory are copied at once, by the calling thread. A miss of a request that may wait
+//! in place is read by the [ring](crate::disk::ring) of that thread. Threads of the disk are left with
+//! reads apart, those of a thread without a ring, of a disk that was slow or has many reads, or of a
+//! file system that knows no read that may not wait, those of objects that pass through memory, and
+//! those that find damage.
+
+mod held_object;
+#[cfg(test)]
+mod tests;
 
 use super::{Apart, Ost, Way};
+use crate::disk::ring::ReadPlace;
 use crate::disk::{CallKind, Disk};
 use crate::store::object::ReadMode;
-use crate::store::object::planned::ObjectDescriptor;
 use crate::store::object_store::ObjectStore;
 use glint_proto::ObjectId;
 use glint_telemetry::Counter;
+use held_object::HeldObject;
 use rustix::io::Errno;
 use std::io;
 use std::mem;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 /// Where the data of a read goes.
-pub(super) enum Room<'a> {
+pub(super) enum Output<'a> {
     Borrowed(&'a mut [u8]),
     /// It may be taken away meanwhile.
     Lent(&'a mut Vec<u8>),
 }
 
-impl Deref for Room<'_> {
+impl Deref for Output<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Room::Borrowed(room) => room,
-            Room::Lent(room) => room,
+            Output::Borrowed(data) => data,
+            Output::Lent(data) => data,
         }
     }
 }
 
-impl DerefMut for Room<'_> {
+impl DerefMut for Output<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
-            Room::Borrowed(room) => room,
-            Room::Lent(room) => room,
+            Output::Borrowed(data) => data,
+            Output::Lent(data) => data,
         }
     }
 }
@@ -65,12 +72,12 @@ impl DerefMut for PartOf {
 }
 
 impl<D: Disk> Ost<D> {
-    /// Reads until `whole` is full or the object ends.
+    /// Reads until `output` is full or the object ends.
     pub(super) async fn read(
         &self,
         object: ObjectId,
         offset: u64,
-        mut whole: Room<'_>,
+        mut output: Output<'_>,
         way: Way,
     ) -> io::Result<u32> {
         let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.hands_over());
@@ -81,16 +88,16 @@ impl<D: Disk> Ost<D> {
         let mut call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
         self.store.turn().await;
         let mut done = 0;
-        while done < whole.len() {
+        while done < output.len() {
             let at = offset + done as u64;
-            let room = &mut whole[done..];
+            let rest = &mut output[done..];
             let read = match (is_apart, self.store.open_file(object)) {
                 // What the kernel begins to read ahead then would stay.
-                (true, Some(file)) if !adds_none => file.read_at_once(at, room, here),
+                (true, Some(file)) if !adds_none => file.read_at_once(at, rest, here),
                 (true, _) => Err(Errno::AGAIN.into()),
                 (false, known) => {
                     match known.map_or_else(|| self.store.file(object, None), |f| Ok(Some(f)))? {
-                        Some(file) => file.checked_read(at, room, here),
+                        Some(file) => file.checked_read(at, rest, here),
                         None => Ok(0),
                     }
                 }
@@ -98,11 +105,13 @@ impl<D: Disk> Ost<D> {
             let n = match read.map_err(|e| (e.raw_os_error(), e)) {
                 Ok(n) => n,
                 Err((Some(libc::EINTR), _)) => continue,
-                Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
+                Err((Some(errno @ (libc::EAGAIN | libc::EOPNOTSUPP)), _)) => {
                     // While it waits for its turn among others, this disk is not blamed.
                     drop(call.take());
-                    let read = self.read_missing(object, at, &mut whole, done, !is_apart, waiting);
-                    // Requests that find all in memory have no room for its state. If the object does
+                    // Otherwise no file of this disk can be read without waiting.
+                    let by_ring = !is_apart && errno == libc::EAGAIN;
+                    let read = self.read_missing(object, at, &mut output, done, by_ring, waiting);
+                    // Requests that find all in memory have no place for its state. If the object does
                     // not exist, it is as if it ended here.
                     let Some(n) = Box::pin(read).await? else { break };
                     n
@@ -118,56 +127,58 @@ impl<D: Disk> Ost<D> {
         Ok(done as u32)
     }
 
-    /// Reads what is not in memory, behind what was `done`. Returns `None` if the object does not exist.
+    /// Reads bytes that are not in memory, behind those that are `done`. Returns `None` if the object
+    /// does not exist.
     async fn read_missing(
         &self,
         object: ObjectId,
         offset: u64,
-        whole: &mut Room<'_>,
+        output: &mut Output<'_>,
         done: usize,
-        is_in_place: bool,
+        by_ring: bool,
         waiting: ReadMode,
     ) -> io::Result<Option<usize>> {
-        if is_in_place && let Some(n) = self.read_by_ring(object, offset, whole, done).await? {
+        if by_ring && let Some(n) = self.read_by_ring(object, offset, output, done).await? {
             return Ok(Some(n));
         }
-        self.read_by_thread(object, offset, &mut whole[done..], waiting).await
+        self.read_by_thread(object, offset, &mut output[done..], waiting).await
     }
 
-    /// Reads by the ring of this thread, behind what was `done`. Returns `None` where a thread of the
-    /// disk has to read, also to find an error once more.
+    /// Reads by the ring of this thread, behind the bytes that are `done`. Returns `None` where a thread
+    /// of the disk has to read, also to find an error once more.
     async fn read_by_ring(
         &self,
         object: ObjectId,
         offset: u64,
-        room: &mut Room<'_>,
+        output: &mut Output<'_>,
         done: usize,
     ) -> io::Result<Option<usize>> {
-        let Some(file) = self.store.open_file(object).filter(|_| D::WAITS) else {
+        if !D::WAITS {
             return Ok(None);
-        };
-        let planned = file.plan_read(offset, room.len() - done);
-        let Some((planned, place)) = planned.zip(self.ring_reads.place()) else { return Ok(None) };
+        }
+        // Before anything is held for it.
+        let Some(place) = ReadPlace::take(&self.watch) else { return Ok(None) };
+        let Some(file) = self.store.open_file(object) else { return Ok(None) };
+        let Some(planned) = file.plan_read(offset, output.len() - done) else { return Ok(None) };
+        let held = Arc::new(HeldObject::new(file, self.threads.clone()));
         let (from, to) = planned.range();
-        let (len, descriptor) = ((to - from) as usize, ObjectDescriptor(file.clone()));
-        // Who asked is gone with the ring.
+        let len = (to - from) as usize;
+        // The caller is gone with the ring.
         let ended = Errno::CANCELED;
-        if let Room::Lent(data) = room
+        if let Output::Lent(data) = output
             && planned.is_all_wanted()
         {
             let part = PartOf { data: mem::take(*data), range: done..done + len };
-            let read = place.read(&self.watch, descriptor, from, part).await;
-            let (read, part) = read.ok_or(ended)?;
-            let found = read.and_then(|len| Ok(file.finish_read(&planned, &part[..len])?.len()));
+            let (read, part) = place.read(held.clone(), from, part).await.ok_or(ended)?;
+            let found = read.and_then(|len| Ok(held.finish_read(&planned, &part[..len])?.len()));
             **data = part.data;
             return Ok(found.ok());
         }
-        let buffer = self.buffers.room(len);
-        let read = place.read(&self.watch, descriptor, from, buffer).await;
-        let (read, buffer) = read.ok_or(ended)?;
-        let found = read.and_then(|len| file.finish_read(&planned, &buffer[..len]));
+        let buffer = self.buffers.dirty(len);
+        let (read, buffer) = place.read(held.clone(), from, buffer).await.ok_or(ended)?;
+        let found = read.and_then(|len| held.finish_read(&planned, &buffer[..len]));
         Ok(found.ok().map(|found| {
-            room[done..done + found.len()].copy_from_slice(found);
+            output[done..done + found.len()].copy_from_slice(found);
             glint_telemetry::count(Counter::BytesCopied, found.len() as u64);
             found.len()
         }))
@@ -178,20 +189,20 @@ impl<D: Disk> Ost<D> {
         &self,
         object: ObjectId,
         offset: u64,
-        room: &mut [u8],
+        output: &mut [u8],
         waiting: ReadMode,
     ) -> io::Result<Option<usize>> {
-        let (len, buffers) = (room.len(), self.buffers.clone());
+        let (len, buffers) = (output.len(), self.buffers.clone());
         let miss = move |store: &ObjectStore<D>| {
             let Some(file) = store.file(object, None)? else { return Ok(None) };
-            let mut data = buffers.room(len);
+            let mut data = buffers.dirty(len);
             let n = file.checked_read(offset, &mut data, waiting)?;
             data.truncate(n);
             Ok::<_, io::Error>(Some(data))
         };
         let data = self.apart(CallKind::Short, Apart::default(), miss).await?;
         Ok(data.map(|data| {
-            room[..data.len()].copy_from_slice(&data);
+            output[..data.len()].copy_from_slice(&data);
             glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
             data.len()
         }))

@@ -1,5 +1,5 @@
-//! Reads whose data is not put into a buffer of whoever reads: of much from one object, and of several
-//! objects with one request.
+//! The data of answers to reads: copied into the buffer of a read, kept in the buffer that it was
+//! received in (much from one object), or in the parts of several reads with one request.
 
 use crate::client::remote::Remote;
 use glint_proto::message::{ObjectRead, Reply, Request};
@@ -46,6 +46,19 @@ impl Remote {
     }
 }
 
+/// Copies the data of an answer. EPROTO if it is more than was asked for, or not as long as the answer
+/// says: the bytes behind it were not read.
+pub(super) fn copy_data(room: &mut [u8], reply: &Reply, data: &[u8]) -> FsResult<()> {
+    let said = match reply {
+        Reply::Ost { reply: Ok(OstReply::Data(len)), .. } => *len as usize,
+        _ => data.len(),
+    };
+    let part = room.get_mut(..data.len()).filter(|part| part.len() == said);
+    part.ok_or(Errno::EPROTO)?.copy_from_slice(data);
+    glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+    Ok(())
+}
+
 /// What belongs to each of several reads. EPROTO if it is not what was asked for: nobody must be given
 /// what belongs to another read.
 pub(super) fn parts_of<'a>(
@@ -76,6 +89,21 @@ pub(super) fn parts_of<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_is_as_long_as_the_answer_says() {
+        let mut room = [0; 4];
+        let mut copy = |len: u32, data: &[u8]| {
+            let reply = Reply::Ost { transaction: 0, reply: Ok(OstReply::Data(len)) };
+            copy_data(&mut room, &reply, data)
+        };
+        assert_eq!(copy(3, b"abc"), Ok(()));
+        for (len, data) in [(4, &b"abc"[..]), (2, b"abc"), (1, b""), (5, b"abcde")] {
+            assert_eq!(copy(len, data), Err(Errno::EPROTO), "{len} {data:?}");
+        }
+        assert_eq!(copy(0, b""), Ok(()));
+        assert_eq!(&room, b"abc\0");
+    }
 
     #[test]
     fn an_answer_of_other_lengths_is_given_to_nobody() {

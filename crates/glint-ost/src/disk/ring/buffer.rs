@@ -1,8 +1,8 @@
 //! The buffer of a read while the kernel may write into it.
 //!
 //! Invariant: it is taken out when the kernel is done, or never freed. The end of a ring does not
-//! wait for reads that wait for a disk, and what was allocated in the place of their buffers would be
-//! overwritten.
+//! wait for reads that wait for a disk, and the kernel would overwrite allocations in the place of
+//! their buffers.
 //!
 //! Safety argument of this module: all bytes of the buffer are initialized before the kernel has it,
 //! and only the kernel writes to them before it is taken out.
@@ -21,7 +21,7 @@ impl<B> ReadBuffer<B> {
     }
 }
 
-/// For who was told that the kernel is done.
+/// Called after the completion of the read: the kernel is done.
 impl<B> IntoInner for ReadBuffer<B> {
     type Inner = B;
 
@@ -40,13 +40,13 @@ impl<B: DerefMut<Target = [u8]> + 'static> IoBufMut for ReadBuffer<B> {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes: &mut [u8] = &mut self.0;
         let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: these are the same bytes, borrowed for as long. The kernel, who gets them, writes
-        // bytes that are initialized.
+        // SAFETY: these are the same bytes, borrowed for as long. The kernel gets them, and writes bytes
+        // that are initialized.
         unsafe { slice::from_raw_parts_mut(start, len) }
     }
 }
 
 impl<B> SetLen for ReadBuffer<B> {
-    /// It keeps its length: how much was read is said beside it.
+    /// Keeps the length: the number of bytes that were read is returned beside the buffer.
     unsafe fn set_len(&mut self, _: usize) {}
 }

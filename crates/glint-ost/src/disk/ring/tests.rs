@@ -1,5 +1,6 @@
 //! Tests of reads by a ring.
 
+use super::super::watch::SEEN_CALLS_MAX;
 use super::*;
 use futures_lite::future::poll_once;
 use std::cell::Cell;
@@ -9,9 +10,9 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 /// A buffer that says when it is freed.
-struct WatchedRoom(Vec<u8>, Rc<Cell<bool>>);
+struct WatchedBuffer(Vec<u8>, Rc<Cell<bool>>);
 
-impl Deref for WatchedRoom {
+impl Deref for WatchedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -19,20 +20,16 @@ impl Deref for WatchedRoom {
     }
 }
 
-impl DerefMut for WatchedRoom {
+impl DerefMut for WatchedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 }
 
-impl Drop for WatchedRoom {
+impl Drop for WatchedBuffer {
     fn drop(&mut self) {
         self.1.set(true);
     }
-}
-
-fn at_disk(reads: &RingReads) -> usize {
-    reads.0.load(Ordering::Acquire)
 }
 
 /// Runs a test on a thread with a ring, if this system lets it have one.
@@ -47,27 +44,27 @@ fn with_ring(test: impl AsyncFnOnce()) {
 
 #[test]
 fn a_disk_has_no_more_reads_than_there_are_places() {
-    assert!(RingReads::default().place().is_none(), "there is no ring");
+    let watch = Arc::<DiskWatch>::default();
+    assert!(ReadPlace::take(&watch).is_none(), "there is no ring");
     with_ring(async || {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let expected: Vec<u8> = (0..AT_DISK_MAX as u8 + 1).collect();
+        let expected: Vec<u8> = (0..SEEN_CALLS_MAX as u8 + 1).collect();
         std::fs::write(&path, &expected).unwrap();
-        let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
         let read = |at: usize| {
-            let (place, watch, file) = (reads.place(), &watch, File::open(&path).unwrap());
-            async move { place?.read(watch, file, at as u64, vec![0; 2]).await }
+            let (place, file) = (ReadPlace::take(&watch), File::open(&path).unwrap());
+            async move { place?.read(file, at as u64, vec![0; 2]).await }
         };
-        let begun: Vec<_> = (0..=AT_DISK_MAX).map(read).collect();
+        let begun: Vec<_> = (0..=SEEN_CALLS_MAX).map(read).collect();
         let mut done = futures_util::future::join_all(begun).await;
         assert!(done.pop().unwrap().is_none(), "there was no place");
         for (at, read) in done.into_iter().enumerate() {
             let (len, data) = read.unwrap();
             assert_eq!(data[..len.unwrap()], expected[at..expected.len().min(at + 2)]);
         }
-        assert_eq!(at_disk(&reads), 0);
+        assert_eq!(watch.seen_calls(), 0);
         let closed = File::options().write(true).open(&path).unwrap();
-        let failed = reads.place().unwrap().read(&watch, closed, 0, vec![0; 2]).await;
+        let failed = ReadPlace::take(&watch).unwrap().read(closed, 0, vec![0; 2]).await;
         assert_eq!(failed.unwrap().0.unwrap_err().raw_os_error(), Some(libc::EBADF));
     });
 }
@@ -76,11 +73,11 @@ fn a_disk_has_no_more_reads_than_there_are_places() {
 #[test]
 fn a_read_that_nobody_waits_for_is_seen_and_keeps_its_buffer_until_it_ends() {
     with_ring(async || {
-        let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
+        let watch = Arc::<DiskWatch>::default();
         let (disk, mut goes_on) = std::io::pipe().unwrap();
         let freed = Rc::new(Cell::new(false));
-        let room = WatchedRoom(vec![0; 5], freed.clone());
-        let read = reads.place().unwrap().read(&watch, disk, 0, room);
+        let buffer = WatchedBuffer(vec![0; 5], freed.clone());
+        let read = ReadPlace::take(&watch).unwrap().read(disk, 0, buffer);
         assert!(poll_once(pin!(read)).await.is_none());
         for _ in 0..100 {
             watch.look();
@@ -90,15 +87,15 @@ fn a_read_that_nobody_waits_for_is_seen_and_keeps_its_buffer_until_it_ends() {
             }
         }
         assert!(watch.is_slow());
-        assert_eq!((freed.get(), at_disk(&reads)), (false, 1));
+        assert_eq!((freed.get(), watch.seen_calls()), (false, 1));
         goes_on.write_all(b"bytes").unwrap();
         for _ in 0..1000 {
-            if at_disk(&reads) == 0 {
+            if watch.seen_calls() == 0 {
                 break;
             }
-            compio_runtime::time::sleep(LOOK / 10).await;
+            compio_runtime::time::sleep(LOOK).await;
         }
-        assert_eq!((freed.get(), at_disk(&reads)), (true, 0));
+        assert_eq!((freed.get(), watch.seen_calls()), (true, 0));
     });
 }
 
@@ -106,10 +103,10 @@ fn a_read_that_nobody_waits_for_is_seen_and_keeps_its_buffer_until_it_ends() {
 fn the_buffer_of_a_read_that_outlives_its_ring_is_never_freed() {
     let freed = Rc::new(Cell::new(false));
     let (disk, mut goes_on) = std::io::pipe().unwrap();
-    let (reads, watch) = (RingReads::default(), Arc::<DiskWatch>::default());
+    let watch = Arc::<DiskWatch>::default();
     with_ring(async || {
-        let room = WatchedRoom(vec![0; 5], freed.clone());
-        let read = reads.place().unwrap().read(&watch, disk, 0, room);
+        let buffer = WatchedBuffer(vec![0; 5], freed.clone());
+        let read = ReadPlace::take(&watch).unwrap().read(disk, 0, buffer);
         assert!(poll_once(pin!(read)).await.is_none());
         // Until it is at the disk.
         compio_runtime::time::sleep(LOOK / 10).await;

@@ -1,9 +1,8 @@
 //! Tests of open objects.
 
-use super::planned::PlannedRead;
 use super::*;
 use crate::disk::Disk;
-use crate::disk::memory::{DiskOperation, Fault, MemoryDisk, MemoryFile};
+use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use crate::store::object_store::{ObjectStore, path_of};
 use crate::store::passing::ObjectCache;
 use crate::store::scrub::ScrubStep;
@@ -56,17 +55,17 @@ fn a_change_breaks_the_seal_and_a_race_prevents_it() {
     assert!(!reopened.seal(reopened.settled()).unwrap(), "it is sealed");
 }
 
-const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+pub(super) const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
 const LEN: usize = 300_000;
 /// A byte in the second block.
-const FLIPPED: u64 = 100_000;
+pub(super) const FLIPPED: u64 = 100_000;
 
-fn store_on(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
+pub(super) fn store_on(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
     ObjectStore::on(disk.clone(), Path::new("ost"), 4, Arc::default())
 }
 
 /// A store that was just opened, with an object that was sealed before, and then damaged.
-fn damaged() -> (MemoryDisk, ObjectStore<MemoryDisk>) {
+pub(super) fn damaged() -> (MemoryDisk, ObjectStore<MemoryDisk>) {
     let disk = MemoryDisk::default();
     let store = store_on(&disk);
     store.write(OBJECT, 0, &[7; LEN], None, false).unwrap();
@@ -83,7 +82,7 @@ fn settle(store: &ObjectStore<MemoryDisk>) {
 }
 
 /// Whether a byte is read, and not called damaged.
-fn is_read(store: &ObjectStore<MemoryDisk>, at: u64) -> bool {
+pub(super) fn is_read(store: &ObjectStore<MemoryDisk>, at: u64) -> bool {
     let file = store.file(OBJECT, None).unwrap().unwrap();
     match file.checked_read(at, &mut [0], ReadMode::Waiting) {
         Ok(n) => n == 1,
@@ -416,71 +415,4 @@ fn modes_that_move_bytes_are_refused() {
         assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
     }
     assert!(store.is_sealed(OBJECT));
-}
-
-/// What a plan says is read by somebody who holds nothing.
-fn read_plan(file: &ObjectFile<MemoryFile>, plan: &PlannedRead) -> io::Result<Vec<u8>> {
-    let (from, to) = plan.range();
-    let mut data = vec![0; (to - from) as usize];
-    let n = file.file().read(&mut data, from).unwrap();
-    file.finish_read(plan, &data[..n]).map(<[u8]>::to_vec)
-}
-
-#[test]
-fn a_read_that_holds_nothing_brings_whole_blocks_to_be_compared() {
-    let disk = MemoryDisk::default();
-    let store = store_on(&disk);
-    store.write(OBJECT, 0, &[7; 200_000], None, false).unwrap();
-    let open = || store.file(OBJECT, None).unwrap().unwrap();
-    let file = open();
-    assert_eq!(file.plan_read(70_000, 10).unwrap().range(), (70_000, 70_010));
-    assert_eq!(file.plan_read(199_000, 5000).unwrap().range(), (199_000, 204_000));
-    store.settle(Duration::ZERO, None).unwrap();
-    let plan = open().plan_read(70_000, 10).unwrap();
-    assert_eq!(plan.range(), (65_536, 131_072));
-    assert_eq!(read_plan(&open(), &plan).unwrap(), [7; 10]);
-    // It was compared.
-    assert_eq!(open().plan_read(70_000, 10).unwrap().range(), (70_000, 70_010));
-    let plan = open().plan_read(190_000, 50_000).unwrap();
-    assert_eq!(plan.range(), (131_072, 200_000));
-    assert_eq!(read_plan(&open(), &plan).unwrap(), [7; 10_000]);
-    assert!(open().plan_read(200_000, 1).is_none());
-}
-
-#[test]
-fn damage_is_left_to_who_can_note_it() {
-    let (_disk, store) = damaged();
-    let file = store.file(OBJECT, None).unwrap().unwrap();
-    assert!(file.checked_read(10, &mut [0], ReadMode::InMemory).is_ok());
-    let plan = file.plan_read(FLIPPED, 1).unwrap();
-    assert_eq!(read_plan(&file, &plan).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
-    assert!(!is_read(&store, FLIPPED));
-}
-
-/// What was read before is not compared with checksums of what was written since.
-#[test]
-fn changes_during_a_read_that_holds_nothing_are_no_damage() {
-    for seals_again in [false, true] {
-        let disk = MemoryDisk::default();
-        let store = store_on(&disk);
-        let write = |byte| store.write(OBJECT, 0, &[byte; 70_000], None, false).unwrap();
-        write(1);
-        store.settle(Duration::ZERO, None).unwrap();
-        let file = store.file(OBJECT, None).unwrap().unwrap();
-        let plan = file.plan_read(0, 70_000).unwrap();
-        let mut data = vec![0; 70_000];
-        file.file().read(&mut data[..100], 0).unwrap();
-        write(2);
-        file.file().read(&mut data[100..], 100).unwrap();
-        if seals_again {
-            store.settle(Duration::ZERO, None).unwrap();
-        }
-        match file.finish_read(&plan, &data) {
-            Ok(found) => assert!(!seals_again && found == data),
-            Err(error) => {
-                assert_eq!((seals_again, error.raw_os_error()), (true, Some(libc::EAGAIN)));
-            }
-        }
-        assert!(!file.has_damage().unwrap());
-    }
 }
