@@ -99,8 +99,8 @@ pub enum StoredSeal {
 pub struct UsedObject {
     pub object: ObjectId,
     pub used: ObjectUse,
-    /// Bytes that it has, as its file ends there. 0 of any other, and while the file is written.
-    pub end: u64,
+    /// Bytes that it has, at least one, if its file ends there and nobody writes the file.
+    pub end: Option<u64>,
 }
 
 /// Where an object is to be, by what the MDS knows.

@@ -11,9 +11,9 @@
 //!   bring back what is nowhere: of a file that has lost its end it would take the rest for all of it.
 
 use crate::cmd::fsck::{Finding, Outcome};
-use glint_proto::ObjectId;
 use glint_proto::chain::MemberState;
 use glint_proto::message::{ObjectUse, StoredFact, StoredSeal, UsedObject};
+use glint_proto::{FsResult, ObjectId};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -166,7 +166,7 @@ impl ObjectDoubt {
             StoredSeal::Whole { size, .. } => Some(size),
             StoredSeal::None | StoredSeal::Damaged => None,
         });
-        let whole = sealed.max().unwrap_or(0).max(*end).max(1);
+        let whole = sealed.max().max(*end).unwrap_or(1).max(1);
         // The head, unless that has less than was ever sealed or the file says.
         let source = sound.iter().find(|copy| copy.size >= whole).map(|copy| copy.ost);
         let outcome = if source.is_some() { Outcome::Repairable } else { Outcome::Left };
@@ -248,22 +248,22 @@ impl ObjectDoubt {
 
     /// Names the end of the file as lost, if none of the OSTs that are to have it does.
     fn find_lost_end(&self, osts: &[u16], found: &mut Vec<Finding>) {
-        let (it, end) = (Shown(self.known.object), self.known.end);
+        let (it, Some(end)) = (Shown(self.known.object), self.known.end) else { return };
         let facts = osts.iter().filter_map(|ost| self.facts.get(ost));
-        // How large one is that cannot be looked at, nobody knows.
-        let largest = facts.map(|fact| fact.size.unwrap_or(u64::MAX)).max();
+        // One that cannot be looked at may reach the end.
+        let Ok(sizes) = facts.map(|fact| fact.size).collect::<FsResult<Vec<u64>>>() else { return };
         let osts = Listed(osts);
-        let what = match largest {
+        let what = match sizes.into_iter().max() {
             Some(size) if size < end => format!("on {osts} {}", SeenDamage::LostEnd { size, end }),
-            None if end > 0 => format!("is missing on {osts}: {end} bytes, to the file's end"),
-            _ => return,
+            None => format!("is missing on {osts}: {end} bytes, to the file's end"),
+            Some(_) => return,
         };
         found.push(left(format!("{it} {what}; {RESTORE_IT}")));
     }
 
     /// Whether an OST has it that is to have it, and the end of its file with it.
     pub(super) fn has_end(&self) -> bool {
-        self.known.end > 0
+        self.known.end.is_some()
             && match &self.known.used {
                 ObjectUse::Alone(ost) => self.facts.contains_key(ost),
                 ObjectUse::Copies { members, .. } => {
@@ -285,8 +285,7 @@ impl ObjectDoubt {
         if self.facts != *facts || known.used != before.used || known.used != after.used {
             return None;
         }
-        let is_end = known.end == before.end && known.end == after.end;
-        let end = if is_end { known.end } else { 0 };
+        let end = known.end.filter(|_| known.end == before.end && known.end == after.end);
         Some(ObjectDoubt { known: UsedObject { end, ..known.clone() }, facts: facts.clone() })
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use MemberState::{Serving, Syncing};
 use glint_proto::chain::{ChainId, Member};
-use glint_proto::{Errno, FsResult, Ino};
+use glint_proto::{Errno, Ino};
 
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: ObjectId::OF_CHAINS };
 const IT: &str = "object 0000000000000007.8000 of file 0x7";
@@ -24,12 +24,12 @@ fn three() -> ObjectUse {
     copies(3, &[(2, Serving), (0, Serving), (1, Serving)])
 }
 
-fn known(used: ObjectUse, end: u64) -> UsedObject {
+fn known(used: ObjectUse, end: Option<u64>) -> UsedObject {
     UsedObject { object: OBJECT, used, end }
 }
 
 fn doubt(used: ObjectUse, facts: impl IntoIterator<Item = (u16, StoredFact)>) -> ObjectDoubt {
-    ObjectDoubt { known: known(used, 0), facts: facts.into_iter().collect() }
+    ObjectDoubt { known: known(used, None), facts: facts.into_iter().collect() }
 }
 
 fn unsealed(sizes: &[(u16, FsResult<u64>)]) -> Vec<(u16, StoredFact)> {
@@ -149,7 +149,7 @@ fn a_lost_end_is_copied_from_another_and_nothing_brings_it_back_without() {
         left_of(two(), vec![facts[0], shorter]),
         [format!("{lost}; no other copy is right")]
     );
-    let missing = ObjectDoubt { known: known(two(), 9), ..doubt(two(), [shorter]) };
+    let missing = ObjectDoubt { known: known(two(), Some(9)), ..doubt(two(), [shorter]) };
     assert_eq!(missing.findings(&BTreeSet::from([1, 2]))[0].outcome, Outcome::Left);
     facts[1].1.seal = StoredSeal::Damaged;
     let found = left_of(two(), facts.clone());
@@ -170,43 +170,44 @@ fn objects_of_nobody_are_named_where_they_are() {
 
 #[test]
 fn the_end_of_a_file_is_missed_where_it_is_to_be() {
-    let ends = |used: ObjectUse, end, sizes: &[(u16, FsResult<u64>)]| {
+    let ends = |used: ObjectUse, end: Option<u64>, sizes: &[(u16, FsResult<u64>)]| {
         let doubt = ObjectDoubt { known: known(used, end), ..doubt(two(), unsealed(sizes)) };
         (texts(&doubt, &[0, 1, 2], Outcome::Left), doubt.has_end())
     };
     let found = |what: &str| vec![format!("{IT} {what}; {RESTORE_IT}")];
     let alone = || ObjectUse::Alone(1);
     let missing = found("is missing on OST 1: 9 bytes, to the file's end");
-    assert_eq!(ends(alone(), 9, &[]), (missing.clone(), false));
-    assert_eq!(ends(alone(), 9, &[(2, Ok(9))]), (missing, false), "it is elsewhere");
+    assert_eq!(ends(alone(), Some(9), &[]), (missing.clone(), false));
+    assert_eq!(ends(alone(), Some(9), &[(2, Ok(9))]), (missing, false), "it is elsewhere");
     let cut = found("on OST 1 has lost its end: 4 of 9 bytes are left");
-    assert_eq!(ends(alone(), 9, &[(1, Ok(4))]), (cut, true));
-    assert_eq!(ends(alone(), 9, &[(1, Ok(9))]), (Vec::new(), true));
+    assert_eq!(ends(alone(), Some(9), &[(1, Ok(4))]), (cut, true));
+    assert_eq!(ends(alone(), Some(9), &[(1, Ok(9))]), (Vec::new(), true));
     // Another one has it, or it is being written.
-    assert_eq!(ends(alone(), 0, &[(1, Ok(4))]), (Vec::new(), false));
-    assert_eq!(ends(alone(), 0, &[]), (Vec::new(), false));
+    assert_eq!(ends(alone(), None, &[(1, Ok(4))]), (Vec::new(), false));
+    assert_eq!(ends(alone(), None, &[]), (Vec::new(), false));
     let missing = found("is missing on OST 2 and OST 1: 9 bytes, to the file's end");
-    assert_eq!(ends(two(), 9, &[]), (missing, false));
+    assert_eq!(ends(two(), Some(9), &[]), (missing, false));
     let cut = found("on OST 2 and OST 1 has lost its end: 4 of 9 bytes are left");
-    assert_eq!(ends(two(), 9, &[(1, Ok(4)), (2, Ok(4))]), (cut, true));
-    assert_eq!(ends(two(), 9, &[(1, Ok(9)), (2, Ok(9))]), (Vec::new(), true));
+    assert_eq!(ends(two(), Some(9), &[(1, Ok(4)), (2, Ok(4))]), (cut, true));
+    assert_eq!(ends(two(), Some(9), &[(1, Ok(9)), (2, Ok(9))]), (Vec::new(), true));
     // Somebody may have it, or has lost nothing that others have.
-    assert_eq!(ends(copies(3, &[(2, Serving), (1, Syncing)]), 9, &[]), (Vec::new(), false));
-    assert_eq!(ends(copies(3, &[(2, Serving), (3, Serving)]), 9, &[]), (Vec::new(), false));
-    assert_eq!(ends(ObjectUse::Unknown, 9, &[]), (Vec::new(), false));
-    let not_asked = ObjectDoubt { known: known(alone(), 9), facts: Facts::new() };
+    assert_eq!(ends(copies(3, &[(2, Serving), (1, Syncing)]), Some(9), &[]), (Vec::new(), false));
+    assert_eq!(ends(copies(3, &[(2, Serving), (3, Serving)]), Some(9), &[]), (Vec::new(), false));
+    assert_eq!(ends(ObjectUse::Unknown, Some(9), &[]), (Vec::new(), false));
+    let not_asked = ObjectDoubt { known: known(alone(), Some(9)), facts: Facts::new() };
     assert_eq!(texts(&not_asked, &[0], Outcome::Left), NONE);
 }
 
 #[test]
 fn what_has_changed_meanwhile_is_not_told() {
-    let (used, later) = (known(two(), 9), known(copies(4, &[(2, Serving), (1, Serving)]), 9));
+    let (used, later) =
+        (known(two(), Some(9)), known(copies(4, &[(2, Serving), (1, Serving)]), Some(9)));
     let doubt = ObjectDoubt { known: used.clone(), ..doubt(two(), unsealed(&[(2, Ok(5))])) };
     let same = doubt.facts.clone();
     assert_eq!(doubt.again(&used, &same, &used), Some(doubt.clone()));
     assert!(doubt.again(&later, &same, &later).is_none(), "the chain was changed");
     assert!(doubt.again(&used, &same, &later).is_none(), "while it was looked at");
-    let removed = known(ObjectUse::Nobody, 0);
+    let removed = known(ObjectUse::Nobody, None);
     assert!(doubt.again(&removed, &same, &removed).is_none(), "removed");
     for sizes in [&[(1, Ok(5)), (2, Ok(5))][..], &[(2, Ok(6))], &[]] {
         let facts: Facts = unsealed(sizes).into_iter().collect();
@@ -216,7 +217,7 @@ fn what_has_changed_meanwhile_is_not_told() {
     facts.entry(2).and_modify(|fact| fact.seal = StoredSeal::Whole { size: 5, digest: 1 });
     assert!(doubt.again(&used, &facts, &used).is_none(), "it was sealed");
     // Of the end of a file that somebody opens nothing is said, and of its copies all the same.
-    let opened = known(two(), 0);
+    let opened = known(two(), None);
     let again = doubt.again(&used, &same, &opened).unwrap();
     assert_eq!((&again.known, &again.facts), (&opened, &same));
 }
