@@ -99,9 +99,72 @@ fn a_copy_that_is_outvoted_is_named_and_without_a_majority_the_object_is() {
         format!("{IT} differs between OST 2 and OST 1; nothing says which one is right");
     assert_eq!(left_of(two(), sealed(&[(1, 6), (2, 7)])), [undecided]);
 
-    let found = left_of(three(), unsealed(&[(0, Ok(5)), (1, Ok(4)), (2, Ok(5))]));
+    let facts = [sealed(&[(0, 5), (2, 5)]), unsealed(&[(1, Ok(4))])].concat();
+    let found = left_of(three(), facts);
     let named = format!("{IT} on OST 1 has 4 bytes, unlike its copies on OST 2 and OST 0: ");
     assert!(found.len() == 1 && found[0].starts_with(&named), "{found:?}");
+}
+
+#[test]
+fn the_longest_copy_is_never_outvoted_nor_any_by_copies_without_seals() {
+    let undecided = |shown: &str| [format!("{IT} has {shown}; nothing says which one is right")];
+    let found = left_of(three(), unsealed(&[(0, Ok(5)), (1, Ok(4)), (2, Ok(5))]));
+    assert_eq!(found, undecided("5 bytes on OST 2, 5 bytes on OST 0, 4 bytes on OST 1"));
+    let longer = [sealed(&[(0, 5), (2, 5)]), unsealed(&[(1, Ok(10))])].concat();
+    let found = left_of(three(), longer);
+    assert_eq!(found, undecided("9 bytes on OST 2, 9 bytes on OST 0, 10 bytes on OST 1"));
+}
+
+#[test]
+fn copies_without_the_end_of_their_file_have_no_vote() {
+    let sealed_at_4 = |ost: u16| {
+        let seal = StoredSeal::Whole { size: 4, digest: 1 };
+        (ost, StoredFact { object: OBJECT, size: Ok(4), seal })
+    };
+    let short = [unsealed(&[(0, Ok(4)), (2, Ok(4))]), vec![sealed_at_4(0), sealed_at_4(2)]];
+    let lost = |ost: u16, others: &str| {
+        format!("{IT} on OST {ost} has lost its end: 4 of 9 bytes are left; {others}")
+    };
+    for short in short {
+        for whole in [unsealed(&[(1, Ok(9))]), sealed(&[(1, 5)])] {
+            let facts = [short.clone(), whole].concat();
+            let copies = ObjectDoubt { known: known(three(), Some(9)), ..doubt(three(), facts) };
+            let how = format!("OST 1 has all of it: {MOVE_IT}");
+            let found = texts(&copies, &[0, 1, 2], Outcome::Left);
+            assert_eq!(found, [lost(2, &how), lost(0, &how)]);
+            // Those that were asked have lost it, and the third one may have it.
+            let found = texts(&copies, &[0, 2], Outcome::Left);
+            let how = "OST 1 was not asked";
+            assert_eq!(found, [lost(2, how), lost(0, how)]);
+        }
+        let copies = [short[1], sealed(&[(1, 5)])[0]];
+        let copies = ObjectDoubt { known: known(two(), Some(9)), ..doubt(two(), copies) };
+        let how = format!("OST 1 has all of it: {MOVE_IT}");
+        assert_eq!(texts(&copies, &[0, 1, 2], Outcome::Left), [lost(2, &how)]);
+        // `--repair` would find two that differ.
+        let mut cut = sealed(&[(0, 5)])[0];
+        cut.1.size = Ok(3);
+        let copies = [short[1], sealed(&[(1, 5)])[0], cut];
+        let copies = ObjectDoubt { known: known(three(), Some(9)), ..doubt(three(), copies) };
+        let found = texts(&copies, &[0, 1, 2], Outcome::Left);
+        assert!(found.len() == 2 && found[1].ends_with("; OST 1 has its copy"), "{found:?}");
+    }
+}
+
+#[test]
+fn nothing_is_copied_while_the_copies_that_are_left_differ() {
+    let found = left_of(three(), sealed(&[(0, 5), (2, 6)]));
+    let lacks = "OST 1 lacks its copy of file 0x7: object 0000000000000007.8000, which OST 2 has; \
+        its other copies differ";
+    let differs = format!("{IT} differs between OST 2 and OST 0; nothing says which one is right");
+    assert_eq!(found, [differs.as_str(), lacks]);
+    let found = left_of(three(), unsealed(&[(0, Ok(5)), (2, Ok(6))]));
+    assert!(found.len() == 2 && found[1].ends_with(lacks), "{found:?}");
+    let mut facts = sealed(&[(0, 5), (1, 5), (2, 6)]);
+    facts[1].1.seal = StoredSeal::Damaged;
+    let damaged = format!("{IT} on OST 1 is damaged; its other copies differ");
+    assert_eq!(left_of(three(), facts), [differs, damaged]);
+    assert!(!MOVE_IT.contains("remove it") && MOVE_IT.contains("before you delete"));
 }
 
 #[test]
