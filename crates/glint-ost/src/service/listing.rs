@@ -7,9 +7,9 @@
 //! - A page is bounded in objects, and ends soon. The names of a directory are not read anew for
 //!   each: who goes on where a page has ended gets those that were read for it, while they are
 //!   kept, and never any that were read before the list came to the directory.
-//! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
-//!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
-//!   would be taken for one that stands still.
+//! - Each call of the disk for a look at an object is watched by itself: several slow ones are none
+//!   that stands still. Reading the names of a directory is not watched: a disk may need seconds for a
+//!   hundred thousand of them, which nobody else waits for.
 //! - Nobody waits for a list: no lock is taken, and no open file of the store. An object is open
 //!   only while its size and its seal are looked at.
 //! - A seal is what the disk has of it: it is taken off before a byte changes (`store/object.rs`),
@@ -34,7 +34,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// Objects that a thread looks at before others of the disk have their turn.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 16;
 /// Objects of a directory that are kept for the next pages: 1 MiB.
 const NAMES_MAX: usize = 64 << 10;
 /// A page that has taken so long ends, however short it is: somebody waits for it.
@@ -113,25 +113,24 @@ impl<D: Disk> ObjectStore<D> {
         Ok(objects)
     }
 
-    /// Size of an object, and what its seal says. One that cannot be opened has a size all the same.
-    fn size_and_seal(&self, path: &str) -> DiskResult<(u64, StoredSeal)> {
-        let Ok(file) = self.disk.open_to_read(path) else {
-            return Ok((self.disk.size(path)?, StoredSeal::None));
+    /// Reads the size and the seal of an object. One that cannot be opened has a size all the same.
+    fn size_and_seal(&self, path: &str, watch: &DiskWatch) -> DiskResult<(u64, StoredSeal)> {
+        let Ok(file) = watched(watch, || self.disk.open_to_read(path)) else {
+            return Ok((watched(watch, || self.disk.size(path))?, StoredSeal::None));
         };
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
-        let seal = match file.attribute(ATTRIBUTE, &mut value) {
+        let seal = match watched(watch, || file.attribute(ATTRIBUTE, &mut value)) {
             Ok(len) => stored_seal(&value[..len]),
             Err(_) => StoredSeal::None,
         };
         // After the seal: of one that grows in between, a later look finds no seal.
-        Ok((file.stat()?.size, seal))
+        Ok((watched(watch, || file.stat())?.size, seal))
     }
 
     /// Those of some objects that are there.
     fn facts_of(&self, objects: &[ObjectId], watch: &DiskWatch) -> Vec<StoredFact> {
         let fact = |object: &ObjectId| {
-            let _call = watch.begin(CallKind::Short);
-            let (size, seal) = match self.size_and_seal(&path_of(*object)) {
+            let (size, seal) = match self.size_and_seal(&path_of(*object), watch) {
                 Ok((size, seal)) => (Ok(size), seal),
                 Err(rustix::io::Errno::NOENT) => return None,
                 Err(error) => (Err(Errno::from_io(&error.into())), StoredSeal::None),
@@ -140,6 +139,12 @@ impl<D: Disk> ObjectStore<D> {
         };
         objects.iter().filter_map(fact).collect()
     }
+}
+
+/// Makes a call of the disk that is watched by itself.
+fn watched<T>(watch: &DiskWatch, call: impl FnOnce() -> T) -> T {
+    let _call = watch.begin(CallKind::Short);
+    call()
 }
 
 /// What the attribute with the checksums of an object says of all of it.
@@ -345,6 +350,25 @@ mod tests {
         let list = NamespaceQuery::Stored { ost: 3, after: None };
         assert!(block_on(osts.check_stored(3, list)).unwrap_err().contains("cannot be listed"));
         assert_eq!(osts.failure(0), None, "a check is no reason to give up an OST");
+    }
+
+    #[test]
+    fn slow_calls_one_after_the_other_are_no_disk_that_stands_still() {
+        let (watch, mut now) = (DiskWatch::default(), Instant::now());
+        let mut wait = |seconds: u64| {
+            for _ in 0..10 * seconds {
+                now += Duration::from_millis(100);
+                clock::simulate(Some(now));
+                watch.look();
+            }
+        };
+        wait(1);
+        for _ in 0..4 {
+            watched(&watch, || wait(2));
+        }
+        let seen = (watch.is_slow(), watch.stands_still());
+        clock::simulate(None);
+        assert_eq!(seen, (true, false));
     }
 
     #[test]
