@@ -3,8 +3,10 @@
 //! Invariants:
 //! - No object is called nobody's that a file has, or may have once a client that is there has told
 //!   of the file, or that somebody removes.
-//! - An end is said only of a file that has a name and is not written: the last who wrote it has said
-//!   how large its objects are, and no other changes that without saying so first.
+//! - An end is said only of a file that has a name and is not written: its last writer has said how
+//!   large its objects are, and no other changes that without saying so first.
+//! - No end is said while clients of the last run are waited for: they send again the writes that the
+//!   OSTs of this server have lost.
 
 use super::namespace_pages::after;
 use crate::error::errno;
@@ -17,7 +19,8 @@ use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, UsedObject}
 use glint_proto::{Attr, Errno, FsResult, Ino, ObjectId};
 
 impl<K: Kv> Mds<K> {
-    /// Where some objects are to be, in their order. `own` OSTs are those of the MDS's own server.
+    /// Returns where some objects are to be, in their order. `own` OSTs are those of the MDS's own
+    /// server.
     pub async fn object_uses(&self, objects: &[ObjectId], own: u16) -> FsResult<Vec<UsedObject>> {
         if objects.len() > CHECKED_RECORDS_MAX {
             return Err(Errno::EINVAL);
@@ -29,6 +32,7 @@ impl<K: Kv> Mds<K> {
         let mut uses = Vec::with_capacity(objects.len());
         for object in objects {
             let (used, end) = self.object_use(*object, own).await?;
+            let end = end.filter(|_| !self.is_recovering());
             let is_granted = || self.allocator.holder_of(object.ino).is_some();
             let used = match used {
                 ObjectUse::Nobody if may_be_told || is_granted() => ObjectUse::Unknown,
@@ -39,8 +43,11 @@ impl<K: Kv> Mds<K> {
         Ok(uses)
     }
 
-    /// A page of objects with the ends of files, of inodes from this one on. `own` as above.
+    /// Returns a page of objects with the ends of files, of inodes from this one on. `own` as above.
     pub async fn object_ends(&self, from: Ino, own: u16) -> FsResult<NamespacePage> {
+        if self.is_recovering() {
+            return Ok(NamespacePage::default());
+        }
         let (from, to) = (from.key(), [0xff; 9]);
         let found = self.kv.scan(Keyspace::Inode, &from, &to, CHECKED_RECORDS_MAX).await;
         let found = found.map_err(errno)?;
@@ -59,13 +66,13 @@ impl<K: Kv> Mds<K> {
         Ok(NamespacePage { uses, next, ..NamespacePage::default() })
     }
 
-    /// Where one is to be, if no client is there, and the end of its file in it.
+    /// Returns where an object is to be, if no client is there, and the end of its file in it.
     async fn object_use(&self, object: ObjectId, own: u16) -> FsResult<(ObjectUse, Option<u64>)> {
         let key = object.ino.key();
         if let Some(value) = self.kv.get(Keyspace::Inode, &key).await.map_err(errno)? {
             let record = InodeRecord::decode(object.ino, value.as_ref());
             let Some(attr) = record.ok().map(|record| record.attr).filter(Attr::is_file) else {
-                // Of one that is damaged nobody knows what it has.
+                // The objects of a damaged inode are not known.
                 return Ok((ObjectUse::Unknown, None));
             };
             if let Some(stripe) = attr.layout.stripe_of(object) {
@@ -77,7 +84,8 @@ impl<K: Kv> Mds<K> {
                 return Ok((ObjectUse::Unknown, None));
             }
         }
-        // What is to be destroyed, or moved to, is under the number of the file, or of the object.
+        // Objects that are to be destroyed, or that data moves to, are under the number of the file, or
+        // their own.
         let last = [key.as_slice(), &[0xff; 3]].concat();
         let left = self.kv.scan(Keyspace::Orphan, &key, &last, 1).await.map_err(errno)?;
         Ok((if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown }, None))
