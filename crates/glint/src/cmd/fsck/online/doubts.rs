@@ -268,16 +268,23 @@ impl ObjectDoubt {
         true
     }
 
-    /// Whether an OST has it that is to have it, and the end of its file with it.
+    /// OSTs that are to have it.
+    fn holders(&self) -> Vec<u16> {
+        match &self.known.used {
+            ObjectUse::Alone(ost) => vec![*ost],
+            ObjectUse::Copies { members, .. } => members.iter().map(|member| member.ost).collect(),
+            ObjectUse::Nobody | ObjectUse::Unknown => Vec::new(),
+        }
+    }
+
+    /// Whether its file ends in it, and one of the OSTs has it that are to.
     pub(super) fn has_end(&self) -> bool {
-        self.known.end.is_some()
-            && match &self.known.used {
-                ObjectUse::Alone(ost) => self.facts.contains_key(ost),
-                ObjectUse::Copies { members, .. } => {
-                    members.iter().any(|member| self.facts.contains_key(&member.ost))
-                }
-                ObjectUse::Nobody | ObjectUse::Unknown => false,
-            }
+        self.known.end.is_some() && self.holders().iter().any(|ost| self.facts.contains_key(ost))
+    }
+
+    /// Whether an OST has it, or is to have it.
+    pub(super) fn concerns(&self, ost: u16) -> bool {
+        self.facts.contains_key(&ost) || self.holders().contains(&ost)
     }
 
     /// What is left of it at a later look, before and after which the MDS was asked. Whoever opens a

@@ -114,6 +114,24 @@ fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Facts)> {
     found
 }
 
+/// Returns the objects with ends of files that were not `seen`, if they may be lost: all OSTs that are
+/// to have them were asked.
+fn missed_of(
+    uses: Vec<UsedObject>,
+    seen: &HashSet<ObjectId>,
+    asked: &BTreeSet<u16>,
+) -> Vec<ObjectDoubt> {
+    let unseen = uses.into_iter().filter(|known| !seen.contains(&known.object));
+    let doubts = unseen.map(|known| ObjectDoubt { known, facts: Facts::new() });
+    doubts.filter(|doubt| !doubt.findings(asked).is_empty()).collect()
+}
+
+/// Returns those of some objects that an OST is asked for.
+fn objects_at(ost: u16, doubts: &[ObjectDoubt]) -> Vec<ObjectId> {
+    let doubts = doubts.iter().filter(|doubt| doubt.concerns(ost));
+    doubts.map(|doubt| doubt.known.object).collect()
+}
+
 /// Numbers of the OSTs of a server.
 fn osts_of(server: &Server) -> Result<Vec<u16>, String> {
     let status = server.target.ask("status").map_err(|error| server.error(&error))?;
@@ -248,7 +266,8 @@ impl OnlineCheck {
         Ok(doubts)
     }
 
-    /// Adds the objects with ends of files that no list had, and that are not there now, either.
+    /// Adds the objects with ends of files that no list had, and that are not there now, either. Those
+    /// of an OST that is away are not asked for: they are as many as the files that end there.
     fn missed_ends(
         &self,
         lists: &mut [OstList],
@@ -258,13 +277,11 @@ impl OnlineCheck {
         let mut next = Some(NamespaceQuery::Ends(Ino(0)));
         while let Some(query) = next.take_if(|_| doubts.len() <= DOUBTS_MAX) {
             let page = self.page_of(&self.source, &query)??;
-            let is_missed = |known: &UsedObject| !seen.contains(&known.object);
-            let missed: Vec<UsedObject> = page.uses.into_iter().filter(is_missed).collect();
+            let missed = missed_of(page.uses, seen, &asked(lists));
             for some in missed.chunks(LOOKS) {
-                let objects = some.iter().map(|known| known.object).collect();
-                let mut facts = self.facts_of(lists, objects)?;
+                let mut facts = self.facts_of(lists, some)?;
                 let asked = asked(lists);
-                doubts.extend(some.iter().filter_map(|known| {
+                doubts.extend(some.iter().filter_map(|ObjectDoubt { known, .. }| {
                     let facts = facts.remove(&known.object).unwrap_or_default();
                     let doubt = ObjectDoubt { known: known.clone(), facts };
                     (!doubt.findings(&asked).is_empty()).then_some(doubt)
@@ -275,15 +292,19 @@ impl OnlineCheck {
         Ok(())
     }
 
-    /// What OSTs have of some objects, of those that they have.
+    /// Asks OSTs for the objects that they are to have, or had.
     fn facts_of(
         &self,
         lists: &mut [OstList],
-        objects: Vec<ObjectId>,
+        doubts: &[ObjectDoubt],
     ) -> Result<HashMap<ObjectId, Facts>, Box<dyn Error>> {
         let mut facts: HashMap<ObjectId, Facts> = HashMap::new();
         for list in lists.iter_mut().filter(|list| list.failure.is_none()) {
-            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects: objects.clone() };
+            let objects = objects_at(list.ost, doubts);
+            if objects.is_empty() {
+                continue;
+            }
+            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects };
             let Some(page) = list.ask(&query, self)? else { continue };
             for fact in page.stored {
                 facts.entry(fact.object).or_default().insert(list.ost, fact);
@@ -300,7 +321,7 @@ impl OnlineCheck {
     ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
         let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.known.object).collect();
         let before = self.uses_of(objects.clone())?;
-        let mut facts = self.facts_of(lists, objects.clone())?;
+        let mut facts = self.facts_of(lists, doubts)?;
         let after = self.uses_of(objects)?;
         let mut still = Vec::new();
         for ((doubt, before), after) in doubts.iter().zip(&before).zip(&after) {
@@ -317,6 +338,22 @@ mod tests {
     use glint_net::Address;
     use glint_proto::Ino;
     use glint_proto::message::StoredSeal;
+
+    #[test]
+    fn ends_are_asked_for_where_they_are_to_be_and_not_while_that_ost_is_away() {
+        let on = |ino: u64, ost: u16| {
+            let object = ObjectId { ino: Ino(ino), stripe: 0 };
+            UsedObject { object, used: ObjectUse::Alone(ost), end: Some(9) }
+        };
+        let uses = vec![on(1, 0), on(2, 1), on(3, 2), on(4, 0)];
+        let seen = HashSet::from([uses[3].object]);
+        let asked = BTreeSet::from([0, 2]);
+        let missed = missed_of(uses.clone(), &seen, &asked);
+        let objects = |ost| objects_at(ost, &missed);
+        assert_eq!(objects(0), [uses[0].object]);
+        assert!(objects(1).is_empty() && missed.len() == 2, "it is away");
+        assert_eq!(objects(2), [uses[2].object]);
+    }
 
     #[test]
     fn lists_are_merged_as_far_as_all_of_them_were_read() {
