@@ -282,6 +282,13 @@ impl ObjectDoubt {
         self.known.end.is_some() && self.holders().iter().any(|ost| self.facts.contains_key(ost))
     }
 
+    /// Forgets the end of its file, unless all OSTs that are to have it have what they are sent.
+    pub(super) fn keep_end(&mut self, have_all: &BTreeSet<u16>) {
+        let holders = self.holders();
+        self.known.end =
+            self.known.end.filter(|_| holders.iter().all(|ost| have_all.contains(ost)));
+    }
+
     /// Whether an OST has it, or is to have it.
     pub(super) fn concerns(&self, ost: u16) -> bool {
         self.facts.contains_key(&ost) || self.holders().contains(&ost)

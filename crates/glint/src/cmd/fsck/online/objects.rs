@@ -11,6 +11,8 @@
 //! - There are so many looks and no more: what changes all the time is left to the next check.
 //! - Each object is looked at once, but for those that seem wrong: ends of files are missed where no
 //!   list had them.
+//! - No end of a file is missed on an OSS that was started a short time ago: clients may be about to
+//!   send it again.
 //! - Servers are asked some times before they are given up. An OST that does not answer is left out
 //!   from then on, and nothing is told of it; without the MDS there is no end.
 //! - A file may have holes: that no OST has an object says nothing, unless the file ends in it. Nor
@@ -23,7 +25,7 @@ use super::{NamespaceSource, OnlineCheck};
 use crate::cmd::storage::scrub::{Server, servers};
 use crate::target::Target;
 use glint_ost::list_order;
-use glint_proto::limits::CHECKED_RECORDS_MAX;
+use glint_proto::limits::{CHECKED_RECORDS_MAX, LEASE_MS};
 use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact, UsedObject};
 use glint_proto::{Ino, ObjectId};
 use serde_json::Value;
@@ -43,6 +45,8 @@ const LOOKS: usize = 64;
 const TRIES: usize = 3;
 /// Time between two of them.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time after the start of an OSS in which clients send again what it has lost.
+const RETURNED: Duration = Duration::from_millis(LEASE_MS);
 /// Objects that seem wrong after which no others are looked for.
 const DOUBTS_MAX: usize = 1 << 16;
 
@@ -132,15 +136,41 @@ fn objects_at(ost: u16, doubts: &[ObjectDoubt]) -> Vec<ObjectId> {
     doubts.map(|doubt| doubt.known.object).collect()
 }
 
-/// Numbers of the OSTs of a server.
-fn osts_of(server: &Server) -> Result<Vec<u16>, String> {
+/// OSTs of a server, as it says.
+struct ServerOsts {
+    osts: Vec<u16>,
+    runs_for: Duration,
+}
+
+impl ServerOsts {
+    /// Whether clients have sent again the writes that an OSS has lost with its power, or were evicted.
+    /// The ends that the MDS says are those after these writes. (It says none while it waits for
+    /// clients itself.)
+    fn have_all(&self, target: &Target) -> bool {
+        !matches!(target, Target::Oss(_)) || self.runs_for >= RETURNED
+    }
+}
+
+/// Asks a server for its OSTs.
+fn osts_of(server: &Server) -> Result<ServerOsts, String> {
     let status = server.target.ask("status").map_err(|error| server.error(&error))?;
     let status: Value =
         serde_json::from_str(&status).map_err(|error| server.error(&error.to_string()))?;
     let rows = status["osts"].as_array();
     let rows = rows.ok_or_else(|| server.error("it does not know the numbers of its OSTs yet"))?;
     let number = |row: &Value| u16::try_from(row["index"].as_u64()?).ok();
-    Ok(rows.iter().filter_map(number).collect())
+    let osts = rows.iter().filter_map(number).collect();
+    Ok(ServerOsts { osts, runs_for: Duration::from_secs(status["uptime_s"].as_u64().unwrap_or(0)) })
+}
+
+/// Returns the OSTs whose server is there, and has everything that clients send again after its start.
+fn osts_with_all(target: &Target) -> Result<BTreeSet<u16>, Box<dyn Error>> {
+    let mut found = BTreeSet::new();
+    for server in servers(target.clone())? {
+        let its = osts_of(&server).ok().filter(|its| its.have_all(&server.target));
+        found.extend(its.into_iter().flat_map(|its| its.osts));
+    }
+    Ok(found)
 }
 
 /// Lists of all OSTs of a file system, and why those of some servers cannot be asked for.
@@ -148,7 +178,7 @@ fn lists_of(target: &Target) -> Result<(Vec<OstList>, Vec<String>), Box<dyn Erro
     let (mut lists, mut failed) = (Vec::new(), Vec::new());
     for server in servers(target.clone())? {
         match osts_of(&server) {
-            Ok(osts) => {
+            Ok(ServerOsts { osts, .. }) => {
                 for ost in osts {
                     let source = NamespaceSource::of(&server.target)?;
                     let next = Some(NamespaceQuery::Stored { ost, after: None });
@@ -197,6 +227,10 @@ impl OnlineCheck {
             doubts = still;
             // A change that passes by all of them as they are asked is seen otherwise then.
             lists.reverse();
+        }
+        if doubts.iter().any(|doubt| doubt.known.end.is_some()) {
+            let have_all = osts_with_all(target)?;
+            doubts.iter_mut().for_each(|doubt| doubt.keep_end(&have_all));
         }
         let asked = asked(&lists);
         self.found.findings.extend(doubts.iter().flat_map(|doubt| doubt.findings(&asked)));
@@ -353,6 +387,15 @@ mod tests {
         assert_eq!(objects(0), [uses[0].object]);
         assert!(objects(1).is_empty() && missed.len() == 2, "it is away");
         assert_eq!(objects(2), [uses[2].object]);
+    }
+
+    #[test]
+    fn an_oss_that_was_started_a_short_time_ago_may_lack_writes() {
+        let after = |runs_for| ServerOsts { osts: vec![0], runs_for };
+        let oss = Target::Oss("one:5641".into());
+        assert!(!after(Duration::from_secs(5)).have_all(&oss) && after(RETURNED).have_all(&oss));
+        let mount = Target::Mount("/mnt".into());
+        assert!(after(Duration::ZERO).have_all(&mount), "the MDS waits for clients by itself");
     }
 
     #[test]

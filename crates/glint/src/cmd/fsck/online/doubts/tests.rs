@@ -286,6 +286,16 @@ fn what_has_changed_meanwhile_is_not_told() {
 }
 
 #[test]
+fn no_end_is_missed_where_clients_may_send_it_again() {
+    let mut doubt = ObjectDoubt { known: known(two(), Some(9)), ..doubt(two(), []) };
+    let (all, one) = (BTreeSet::from([0, 1, 2]), BTreeSet::from([2]));
+    doubt.keep_end(&all);
+    assert_eq!(doubt.findings(&all).len(), 1);
+    doubt.keep_end(&one);
+    assert!(doubt.findings(&all).is_empty() && doubt.known.end.is_none());
+}
+
+#[test]
 fn what_is_not_heard_of_any_more_lacks_nothing() {
     let doubt = doubt(two(), unsealed(&[(2, Ok(5))]));
     assert_eq!(doubt.findings(&BTreeSet::from([1, 2])).len(), 1);
