@@ -112,6 +112,8 @@ enum Outcome {
     Repairable,
     /// Left, by `--repair`, too.
     Left,
+    /// The same, and `--repair` would take the rest of the file for all of it.
+    EndLost,
 }
 
 struct Finding {
@@ -189,7 +191,8 @@ impl Check {
     /// Prints a line per finding.
     fn say_findings(&self, json: bool) {
         for Finding { what, outcome } in &self.findings {
-            let (repaired, repairable) = (*outcome == Outcome::Repaired, *outcome != Outcome::Left);
+            let repaired = *outcome == Outcome::Repaired;
+            let repairable = repaired || *outcome == Outcome::Repairable;
             if json {
                 let line = json!({"finding": what, "repaired": repaired, "repairable": repairable});
                 crate::say!("{line}");

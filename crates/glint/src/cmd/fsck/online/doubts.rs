@@ -99,10 +99,12 @@ impl ObjectDoubt {
             ObjectUse::Alone(ost) => {
                 let damage = |fact: &StoredFact| SeenDamage::of(fact, *end);
                 if let Some(damage) = facts.get(ost).and_then(damage) {
-                    let is_cut = matches!(damage, SeenDamage::LostEnd { .. });
-                    let advice = if is_cut { RESTORE_IT } else { "restore the file" };
-                    let it = Shown(*object);
-                    found.push(left(format!("{it} on OST {ost} {damage}; {advice}")));
+                    let (advice, outcome) = match damage {
+                        SeenDamage::LostEnd { .. } => (RESTORE_IT, Outcome::EndLost),
+                        _ => ("restore the file", Outcome::Left),
+                    };
+                    let what = format!("{} on OST {ost} {damage}; {advice}", Shown(*object));
+                    found.push(Finding { what, outcome });
                 } else if asked.contains(ost) {
                     self.find_lost_end(&[*ost], &mut found);
                 }
@@ -264,7 +266,8 @@ impl ObjectDoubt {
             None => format!("is missing on {osts}: {end} bytes, to the file's end"),
             Some(_) => return false,
         };
-        found.push(left(format!("{it} {what}; {RESTORE_IT}")));
+        let what = format!("{it} {what}; {RESTORE_IT}");
+        found.push(Finding { what, outcome: Outcome::EndLost });
         true
     }
 

@@ -201,7 +201,8 @@ fn a_lost_end_is_copied_from_another_and_nothing_brings_it_back_without() {
     let lost = format!("{IT} on OST 1 has lost its end: 4 of 9 bytes are left");
     assert_eq!(repairable(two(), facts.clone()), [format!("{lost}; OST 2 has its copy")]);
     let alone = format!("{lost}; {RESTORE_IT}");
-    assert_eq!(left_of(ObjectUse::Alone(1), facts.clone()), [alone]);
+    let found = doubt(ObjectUse::Alone(1), facts.clone());
+    assert_eq!(texts(&found, &[0, 1, 2], Outcome::EndLost), [alone]);
     // What is left of it on another OST says nothing, nor what is being moved or destroyed.
     assert_eq!(left_of(ObjectUse::Alone(2), facts.clone()), NONE);
     assert_eq!(left_of(ObjectUse::Unknown, facts.clone()), NONE);
@@ -213,7 +214,7 @@ fn a_lost_end_is_copied_from_another_and_nothing_brings_it_back_without() {
         [format!("{lost}; no other copy is right")]
     );
     let missing = ObjectDoubt { known: known(two(), Some(9)), ..doubt(two(), [shorter]) };
-    assert_eq!(missing.findings(&BTreeSet::from([1, 2]))[0].outcome, Outcome::Left);
+    assert_eq!(missing.findings(&BTreeSet::from([1, 2]))[0].outcome, Outcome::EndLost);
     facts[1].1.seal = StoredSeal::Damaged;
     let found = left_of(two(), facts.clone());
     let damaged = format!("{IT} on OST 2 is damaged; no other copy is right");
@@ -235,7 +236,7 @@ fn objects_of_nobody_are_named_where_they_are() {
 fn the_end_of_a_file_is_missed_where_it_is_to_be() {
     let ends = |used: ObjectUse, end: Option<u64>, sizes: &[(u16, FsResult<u64>)]| {
         let doubt = ObjectDoubt { known: known(used, end), ..doubt(two(), unsealed(sizes)) };
-        (texts(&doubt, &[0, 1, 2], Outcome::Left), doubt.has_end())
+        (texts(&doubt, &[0, 1, 2], Outcome::EndLost), doubt.has_end())
     };
     let found = |what: &str| vec![format!("{IT} {what}; {RESTORE_IT}")];
     let alone = || ObjectUse::Alone(1);
