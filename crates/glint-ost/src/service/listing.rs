@@ -13,8 +13,8 @@
 //! - Nobody waits for a list: no lock is taken, and no open file of the store. An object is open
 //!   only while its size and its seal are looked at.
 //! - A seal is what the disk has of it: it is taken off before a byte changes (`store/object.rs`),
-//!   so what has one was not being changed then. Equal copies are sealed alike, in blocks whose size
-//!   follows from that of the object, and have the same digest.
+//!   so what has one was not being changed then. Equal copies that are sealed in blocks of one size,
+//!   as by one version, have the same digest.
 
 use crate::disk::{CallKind, Disk, DiskFile, DiskResult, DiskWatch};
 use crate::ost_set::OstSet;
@@ -155,9 +155,11 @@ fn stored_seal(value: &[u8]) -> StoredSeal {
     match (Sums::decode(value), value.last_chunk()) {
         (Some(sums), _) if sums.has_damage() => StoredSeal::Damaged,
         // It ends with a checksum of the size and of all checksums.
-        (Some(sums), Some(digest)) => {
-            StoredSeal::Whole { size: sums.size(), digest: u32::from_le_bytes(*digest) }
-        }
+        (Some(sums), Some(digest)) => StoredSeal::Whole {
+            size: sums.size(),
+            block_log2: sums.block_log2(),
+            digest: u32::from_le_bytes(*digest),
+        },
         _ => StoredSeal::None,
     }
 }
@@ -393,7 +395,7 @@ mod tests {
         stores[2].truncate(object(1), 100_000).unwrap();
         write(&stores[2], 100_000, &data[100_000..]);
         let [one, two, three] = stores.each_ref().map(seal);
-        assert!(matches!(one, StoredSeal::Whole { size: LEN, .. }));
+        assert!(matches!(one, StoredSeal::Whole { size: LEN, block_log2: 16, .. }));
         assert!(one == two && one == three, "{one:?} {two:?} {three:?}");
 
         write(&stores[1], 70_000, b"other");

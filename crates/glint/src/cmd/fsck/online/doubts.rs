@@ -3,7 +3,7 @@
 //! Invariants:
 //! - An OST that was not asked lacks nothing, and has no vote.
 //! - Copies are compared where all members of a chain serve: others lag behind, and are healed.
-//! - Contents are compared by the digests of seals. A copy without a seal differs in its size alone.
+//! - Contents are compared by the digests of seals in blocks of one size. A copy without a seal differs in its size alone.
 //! - A copy that is shorter than the end of its file has lost that end, and has no vote.
 //! - One of several copies is called the wrong one only if more than half of the members of its chain
 //!   have another one under equal seals, and none of the others is longer. If not, the object is
@@ -46,14 +46,28 @@ pub(super) struct ObjectDoubt {
 struct SoundCopy {
     ost: u16,
     size: u64,
-    /// Of its seal.
-    digest: Option<u32>,
+    digest: Option<Digest>,
+}
+
+/// The checksum of a seal, and the size of the blocks that it is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Digest {
+    block_log2: u8,
+    sum: u32,
+}
+
+impl Digest {
+    /// Whether both are made of the same blocks: if not, equal copies have different ones, too.
+    fn is_like(&self, other: &Digest) -> bool {
+        self.block_log2 == other.block_log2
+    }
 }
 
 impl SoundCopy {
     fn differs_from(&self, other: &SoundCopy) -> bool {
         let digests = self.digest.zip(other.digest);
-        self.size != other.size || digests.is_some_and(|(one, two)| one != two)
+        let differ = digests.is_some_and(|(one, two)| one.is_like(&two) && one != two);
+        self.size != other.size || differ
     }
 
     fn has_equal_seal(&self, other: &SoundCopy) -> bool {
@@ -148,17 +162,25 @@ impl ObjectDoubt {
                 return None;
             }
             let digest = match fact.seal {
-                StoredSeal::Whole { digest, .. } => Some(digest),
+                StoredSeal::Whole { block_log2, digest: sum, .. } => {
+                    Some(Digest { block_log2, sum })
+                }
                 StoredSeal::None | StoredSeal::Damaged => None,
             };
             Some(SoundCopy { ost: *ost, size: fact.size.ok()?, digest })
         })
     }
 
-    /// Whether the contents of its copies cannot all be compared, as one has no seal.
+    /// Whether the contents of its copies cannot all be compared, as one has no seal, or seals are made
+    /// of other blocks.
     pub(super) fn is_unsealed(&self, asked: &BTreeSet<u16>) -> bool {
         let Some(osts) = self.osts(asked).filter(|osts| osts.asked.len() > 1) else { return false };
-        self.sound(&osts).any(|copy| copy.size > 0 && copy.digest.is_none())
+        let mut digests = self.sound(&osts).filter(|copy| copy.size > 0).map(|copy| copy.digest);
+        let Some(first) = digests.next() else { return false };
+        let is_like = |other: Option<Digest>| {
+            first.zip(other).is_some_and(|(one, other)| one.is_like(&other))
+        };
+        first.is_none() || !digests.all(is_like)
     }
 
     /// Compares sound copies. Returns true if they are equal, as far as that can be told.

@@ -39,7 +39,7 @@ fn unsealed(sizes: &[(u16, FsResult<u64>)]) -> Vec<(u16, StoredFact)> {
 
 /// Copies of 9 bytes with these digests.
 fn sealed(digests: &[(u16, u32)]) -> Vec<(u16, StoredFact)> {
-    let seal = |digest| StoredSeal::Whole { size: 9, digest };
+    let seal = |digest| StoredSeal::Whole { size: 9, block_log2: 16, digest };
     let fact = |digest| StoredFact { object: OBJECT, size: Ok(9), seal: seal(digest) };
     digests.iter().map(|(ost, digest)| (*ost, fact(*digest))).collect()
 }
@@ -118,7 +118,7 @@ fn the_longest_copy_is_never_outvoted_nor_any_by_copies_without_seals() {
 #[test]
 fn copies_without_the_end_of_their_file_have_no_vote() {
     let sealed_at_4 = |ost: u16| {
-        let seal = StoredSeal::Whole { size: 4, digest: 1 };
+        let seal = StoredSeal::Whole { size: 4, block_log2: 16, digest: 1 };
         (ost, StoredFact { object: OBJECT, size: Ok(4), seal })
     };
     let short = [unsealed(&[(0, Ok(4)), (2, Ok(4))]), vec![sealed_at_4(0), sealed_at_4(2)]];
@@ -192,6 +192,11 @@ fn contents_are_compared_where_there_are_seals() {
     assert!(!doubt(two(), sealed(&[(1, 5), (2, 5)])).is_unsealed(&all));
     assert!(!doubt(two(), unsealed(&[(1, Ok(0)), (2, Ok(0))])).is_unsealed(&all));
     assert!(!doubt(ObjectUse::Alone(1), unsealed(&[(1, Ok(9))])).is_unsealed(&all));
+    // Another version has sealed it, in other blocks.
+    let mut facts = sealed(&[(1, 5), (2, 6)]);
+    facts[1].1.seal = StoredSeal::Whole { size: 9, block_log2: 17, digest: 6 };
+    let one = doubt(two(), facts);
+    assert!(one.findings(&all).is_empty() && one.is_unsealed(&all));
 }
 
 #[test]
@@ -278,7 +283,9 @@ fn what_has_changed_meanwhile_is_not_told() {
         assert!(doubt.again(&used, &facts, &used).is_none(), "{sizes:?}");
     }
     let mut facts = same.clone();
-    facts.entry(2).and_modify(|fact| fact.seal = StoredSeal::Whole { size: 5, digest: 1 });
+    facts
+        .entry(2)
+        .and_modify(|fact| fact.seal = StoredSeal::Whole { size: 5, block_log2: 16, digest: 1 });
     assert!(doubt.again(&used, &facts, &used).is_none(), "it was sealed");
     // Of the end of a file that somebody opens nothing is said, and of its copies all the same.
     let opened = known(two(), None);
