@@ -1,4 +1,4 @@
-//! Where objects are to be, for a check of what OSTs have that goes on beside requests.
+//! Where objects are to be, for a check of OSTs that goes on beside requests.
 //!
 //! Invariants:
 //! - No object is called nobody's that a file has, or may have once a client that is there has told

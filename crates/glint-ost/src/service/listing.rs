@@ -1,20 +1,20 @@
 //! Lists of the objects of an OST, for a check that goes on beside requests.
 //!
 //! Invariants:
-//! - All OSTs list in one order ([`list_order`]): who compares them keeps a page of each.
+//! - All OSTs list in one order ([`list_order`]): a comparison keeps a page of each.
 //! - An object that is there all the time is in a page. One that is made or removed meanwhile may
 //!   be.
 //! - A page is bounded in objects, and ends soon. The names of a directory are not read anew for
-//!   each: who goes on where a page has ended gets those that were read for it, while they are
-//!   kept, and never any that were read before the list came to the directory.
+//!   each: a request that goes on where a page has ended gets those that were read for it, while
+//!   they are kept, and never any that were read before the list came to the directory.
 //! - Each call of the disk for a look at an object is watched by itself: several slow ones are none
-//!   that stands still. Reading the names of a directory is not watched: a disk may need seconds for a
-//!   hundred thousand of them, which nobody else waits for.
+//!   that stands still. Reading the names of a directory is not watched: a disk may need seconds
+//!   for a hundred thousand of them, which nobody else waits for.
 //! - Nobody waits for a list: no lock is taken, and no open file of the store. An object is open
 //!   only while its size and its seal are looked at.
-//! - A seal is what the disk has of it: it is taken off before a byte changes (`store/object.rs`),
-//!   so what has one was not being changed then. Equal copies that are sealed in blocks of one size,
-//!   as by one version, have the same digest.
+//! - A seal is the one on the disk: it is taken off before a byte changes (`store/object.rs`), so
+//!   an object that has one was not being changed then. Equal copies that are sealed in blocks of
+//!   one size, as by one version, have the same digest.
 
 use crate::disk::{CallKind, Disk, DiskFile, DiskResult, DiskWatch};
 use crate::ost_set::OstSet;
@@ -51,7 +51,7 @@ fn last_of(directory: usize) -> ObjectId {
     ObjectId { ino: Ino(others | (directory as u64) << SHARD_SHIFT), stripe: u16::MAX }
 }
 
-/// What is left of the directory in which a page has ended last.
+/// The rest of the directory in which a page has ended last.
 #[derive(Default)]
 pub(crate) struct NamesAhead(Mutex<Option<DirectoryNames>>);
 
@@ -127,7 +127,7 @@ impl<D: Disk> ObjectStore<D> {
         Ok((watched(watch, || file.stat())?.size, seal))
     }
 
-    /// Those of some objects that are there.
+    /// Looks at those of some objects that are there.
     fn facts_of(&self, objects: &[ObjectId], watch: &DiskWatch) -> Vec<StoredFact> {
         let fact = |object: &ObjectId| {
             let (size, seal) = match self.size_and_seal(&path_of(*object), watch) {
@@ -147,7 +147,7 @@ fn watched<T>(watch: &DiskWatch, call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// What the attribute with the checksums of an object says of all of it.
+/// Decodes the attribute with the checksums of an object.
 fn stored_seal(value: &[u8]) -> StoredSeal {
     if value == UNREADABLE {
         return StoredSeal::Damaged;
@@ -227,7 +227,7 @@ impl<D: Disk> Ost<D> {
 }
 
 impl<D: Disk> OstSet<D> {
-    /// Answers what a check asks about objects on an OST here, of which the first has this number.
+    /// Answers a query about objects on an OST here, of which the first has this number.
     /// An error is a sentence for people.
     pub async fn check_stored(
         &self,

@@ -61,9 +61,9 @@ pub(crate) const USAGE: u8 = 16;
 /// may tell of one. Of a file without copies nobody can tell a lost object from a hole, unless the
 /// file ends in it. --skip-data leaves the objects alone.
 /// This is for those who may do everything there, takes about 150 bytes of memory here for each
-/// inode, and for objects a page of each OST, and puts nothing right. Orphans, extended attributes
-/// and sizes of files are looked at only when the server is stopped; `glint scrub` compares data
-/// with its checksums while it runs.
+/// inode, and for objects a page of each OST and the name of an object of each file, and puts
+/// nothing right. Orphans, extended attributes and sizes of files are looked at only when the server
+/// is stopped; `glint scrub` compares data with its checksums while it runs.
 ///
 /// On a mount the process behind it asks, by what that may do: so a server of `glint up` without
 /// --listen is checked. Ctrl-C ends the check, also while a server does not answer.

@@ -1,18 +1,19 @@
-//! Findings about an object, from what OSTs have of it and what the MDS says of its file.
+//! Findings about an object, from its copies on OSTs and the record of its file.
 //!
 //! Invariants:
 //! - An OST that was not asked lacks nothing, and has no vote.
 //! - Copies are compared where all members of a chain serve: others lag behind, and are healed.
-//! - Contents are compared by the digests of seals in blocks of one size. A copy without a seal differs in its size alone.
+//! - Contents are compared by the digests of seals in blocks of one size. A copy without a seal
+//!   differs in its size alone.
 //! - A copy that is shorter than the end of its file has lost that end, and has no vote.
-//! - One of several copies is called the wrong one only if more than half of the members of its chain
-//!   have another one under equal seals, and none of the others is longer. If not, the object is
-//!   named, and none of its copies.
+//! - One of several copies is called the wrong one only if more than half of the members of its
+//!   chain have another one under equal seals, and none of the others is longer. If not, the object
+//!   is named, and none of its copies.
 //! - No advice destroys a copy, as a majority proves nothing: heal may have copied the wrong one.
-//! - `--repair` is said to put right only what it copies from an OST that has all of it, while the
-//!   copies that are left are equal: copied from one of two that differ, it would outvote the other.
-//!   It does not bring back what is nowhere: of a file that has lost its end it would take the rest
-//!   for all of it.
+//! - `--repair` is said to repair only copies that it takes from an OST that has all of it, while
+//!   the copies that are left are equal: copied from one of two that differ, it would outvote the
+//!   other. It brings back no end that all copies have lost, and would take the rest for the whole
+//!   file.
 
 use crate::cmd::fsck::{Finding, Outcome};
 use glint_proto::chain::MemberState;
@@ -21,16 +22,16 @@ use glint_proto::{FsResult, ObjectId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What OSTs have of an object.
+/// An object as each OST has it.
 pub(super) type Facts = BTreeMap<u16, StoredFact>;
 
-/// How an operator has a copy written anew that `--repair` leaves as it is.
+/// Advice about a copy that `--repair` leaves as it is, and that is to be written anew.
 const MOVE_IT: &str = "when all servers are stopped, move it aside from the directory of that OST \
     (`glint status` says which server), and start them only after `glint fsck --repair DIR --oss \
     DIR…` has named it as missing, and has it copied from the others; read the file before you \
     delete what you have moved";
 
-/// What an operator does about a file of which a part is nowhere.
+/// Advice about a file of which no OST has the end.
 const RESTORE_IT: &str =
     "restore the file (`glint fsck --repair` would take the rest for all of it)";
 
@@ -96,7 +97,7 @@ impl ChainOsts {
 }
 
 impl ObjectDoubt {
-    /// What is wrong, if only these OSTs were asked.
+    /// Returns the findings, if only these OSTs were asked.
     pub(super) fn findings(&self, asked: &BTreeSet<u16>) -> Vec<Finding> {
         let ObjectDoubt { known: UsedObject { object, used, end }, facts } = self;
         let mut found = Vec::new();
@@ -239,8 +240,8 @@ impl ObjectDoubt {
         let whole = sealed.max().max(*end).unwrap_or(1).max(1);
         // The head, unless that has less than was ever sealed.
         let source = sound.iter().find(|copy| copy.size >= whole).map(|copy| copy.ost);
-        // `--repair` takes a copy for sound that is what its seal says, and copies from none while
-        // such ones differ.
+        // `--repair` takes a copy for sound that matches its seal, and copies from none while such ones
+        // differ.
         let is_short = |fact: &StoredFact| {
             SeenDamage::of(fact, None).is_none() && SeenDamage::of(fact, *end).is_some()
         };
@@ -307,7 +308,8 @@ impl ObjectDoubt {
         self.known.end.is_some() && self.holders().iter().any(|ost| self.facts.contains_key(ost))
     }
 
-    /// Forgets the end of its file, unless all OSTs that are to have it have what they are sent.
+    /// Forgets the end of its file, unless all OSTs that are to have it are among those that have all
+    /// writes.
     pub(super) fn keep_end(&mut self, have_all: &BTreeSet<u16>) {
         let holders = self.holders();
         self.known.end =
@@ -319,8 +321,8 @@ impl ObjectDoubt {
         self.facts.contains_key(&ost) || self.holders().contains(&ost)
     }
 
-    /// What is left of it at a later look, before and after which the MDS was asked. Whoever opens a
-    /// file to write it may change its end, and nothing else for that alone.
+    /// Returns the part of it that a later look confirms, before and after which the MDS was asked. An
+    /// open for writing takes away the end of the file, and nothing else.
     pub(super) fn again(
         &self,
         before: &UsedObject,

@@ -1,14 +1,15 @@
-//! Comparison of the objects that OSTs have with each other, and with what files are to have, while
-//! they are used.
+//! Comparison of the objects on OSTs with each other and with the records of their files, while they
+//! are used.
 //!
 //! Invariants:
-//! - What seems wrong ([`ObjectDoubt`]) is told only if it is the same at each of some later looks:
+//! - A doubt ([`ObjectDoubt`]) is told only if it is the same at each of some later looks:
 //!   the objects that OSTs have, with their seals, and where the MDS says that they are to be, asked
 //!   before and after these, by the same version of the chain's row. An OST that has not made a
 //!   change in that time is no member that serves any more. One look is not enough: a file that is
 //!   cut off and written anew all the time, as the journal of a database, may be seen in the same
 //!   two states twice.
-//! - There are so many looks and no more: what changes all the time is left to the next check.
+//! - There are so many looks and no more: an object that changes all the time is left to the next
+//!   check.
 //! - Each object is looked at once, but for those that seem wrong: ends of files are missed where no
 //!   list had them.
 //! - No end of a file is missed on an OSS that was started a short time ago: clients may be about to
@@ -17,8 +18,7 @@
 //!   from then on, and nothing is told of it; without the MDS there is no end.
 //! - A file may have holes: that no OST has an object says nothing, unless the file ends in it. Nor
 //!   does a member that lags behind.
-//! - No more is kept than a page for each OST, the name of an object for each file, and what seems
-//!   wrong.
+//! - No more is kept than a page for each OST, the name of an object for each file, and the doubts.
 
 use super::doubts::{Facts, ObjectDoubt};
 use super::{NamespaceSource, OnlineCheck};
@@ -45,7 +45,7 @@ const LOOKS: usize = 64;
 const TRIES: usize = 3;
 /// Time between two of them.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time after the start of an OSS in which clients send again what it has lost.
+/// Time after the start of an OSS in which clients send again the writes that it has lost.
 const RETURNED: Duration = Duration::from_millis(LEASE_MS);
 /// Objects that seem wrong after which no others are looked for.
 const DOUBTS_MAX: usize = 1 << 16;
@@ -272,7 +272,7 @@ impl OnlineCheck {
         }
     }
 
-    /// Those of some objects that seem wrong. Notes that these were seen, and ends of files.
+    /// Returns the doubts among some objects. Notes that these were seen, and ends of files.
     fn doubts_of(
         &mut self,
         some: Vec<(ObjectId, Facts)>,
@@ -347,7 +347,7 @@ impl OnlineCheck {
         Ok(facts)
     }
 
-    /// Looks again at what seems wrong. Returns what still does.
+    /// Looks again at doubts. Returns those that are left.
     fn look_again(
         &self,
         lists: &mut [OstList],
