@@ -5,8 +5,8 @@
 //!   of the file, or that somebody removes.
 //! - An end is said only of a file that has a name and is not written: its last writer has said how
 //!   large its objects are, and no other changes that without saying so first.
-//! - No end is said while clients of the last run are waited for: they send again the writes that the
-//!   OSTs of this server have lost.
+//! - No end is said while clients of the last run are waited for: they send again the writes that
+//!   the OSTs of this server have lost.
 
 use super::namespace_pages::after;
 use crate::error::errno;
@@ -43,7 +43,8 @@ impl<K: Kv> Mds<K> {
         Ok(uses)
     }
 
-    /// Returns a page of objects with the ends of files, of inodes from this one on. `own` as above.
+    /// Returns a page of objects with the ends of files, of inodes from this one on. `own` as
+    /// above.
     pub async fn object_ends(&self, from: Ino, own: u16) -> FsResult<NamespacePage> {
         if self.is_recovering() {
             return Ok(NamespacePage::default());
@@ -84,8 +85,8 @@ impl<K: Kv> Mds<K> {
                 return Ok((ObjectUse::Unknown, None));
             }
         }
-        // Objects that are to be destroyed, or that data moves to, are under the number of the file, or
-        // their own.
+        // Objects that are to be destroyed, or that data moves to, are under the number of the
+        // file, or their own.
         let last = [key.as_slice(), &[0xff; 3]].concat();
         let left = self.kv.scan(Keyspace::Orphan, &key, &last, 1).await.map_err(errno)?;
         Ok((if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown }, None))

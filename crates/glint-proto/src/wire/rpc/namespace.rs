@@ -88,8 +88,8 @@ pub struct StoredFact {
 pub enum StoredSeal {
     /// It has none: it is being changed, or was not left alone for long since.
     None,
-    /// It had so many bytes when it was sealed. Copies that were equal then have the same digest, if
-    /// they were sealed in blocks of one size.
+    /// It had so many bytes when it was sealed. Copies that were equal then have the same digest,
+    /// if they were sealed in blocks of one size.
     Whole { size: u64, block_log2: u8, digest: u32 },
     /// Some of its bytes are known not to be what was written.
     Damaged,

@@ -145,8 +145,8 @@ impl ObjectDoubt {
         Some(ChainOsts { asked, not_asked })
     }
 
-    /// Names the end of the file as lost in all copies, or else each copy that is missing, damaged or
-    /// the wrong one.
+    /// Names the end of the file as lost in all copies, or else each copy that is missing, damaged
+    /// or the wrong one.
     fn find_in_copies(&self, osts: &ChainOsts, found: &mut Vec<Finding>) {
         if osts.not_asked.is_empty() && self.find_lost_end(&osts.asked, found) {
             return;
@@ -172,8 +172,8 @@ impl ObjectDoubt {
         })
     }
 
-    /// Whether the contents of its copies cannot all be compared, as one has no seal, or seals are made
-    /// of other blocks.
+    /// Whether the contents of its copies cannot all be compared, as one has no seal, or seals are
+    /// made of other blocks.
     pub(super) fn is_unsealed(&self, asked: &BTreeSet<u16>) -> bool {
         let Some(osts) = self.osts(asked).filter(|osts| osts.asked.len() > 1) else { return false };
         let mut digests = self.sound(&osts).filter(|copy| copy.size > 0).map(|copy| copy.digest);
@@ -240,8 +240,8 @@ impl ObjectDoubt {
         let whole = sealed.max().max(*end).unwrap_or(1).max(1);
         // The head, unless that has less than was ever sealed.
         let source = sound.iter().find(|copy| copy.size >= whole).map(|copy| copy.ost);
-        // `--repair` takes a copy for sound that matches its seal, and copies from none while such ones
-        // differ.
+        // `--repair` takes a copy for sound that matches its seal, and copies from none while such
+        // ones differ.
         let is_short = |fact: &StoredFact| {
             SeenDamage::of(fact, None).is_none() && SeenDamage::of(fact, *end).is_some()
         };
@@ -308,8 +308,8 @@ impl ObjectDoubt {
         self.known.end.is_some() && self.holders().iter().any(|ost| self.facts.contains_key(ost))
     }
 
-    /// Forgets the end of its file, unless all OSTs that are to have it are among those that have all
-    /// writes.
+    /// Forgets the end of its file, unless all OSTs that are to have it are among those that have
+    /// all writes.
     pub(super) fn keep_end(&mut self, have_all: &BTreeSet<u16>) {
         let holders = self.holders();
         self.known.end =
@@ -321,8 +321,8 @@ impl ObjectDoubt {
         self.facts.contains_key(&ost) || self.holders().contains(&ost)
     }
 
-    /// Returns the part of it that a later look confirms, before and after which the MDS was asked. An
-    /// open for writing takes away the end of the file, and nothing else.
+    /// Returns the part of it that a later look confirms, before and after which the MDS was asked.
+    /// An open for writing takes away the end of the file, and nothing else.
     pub(super) fn again(
         &self,
         before: &UsedObject,

@@ -1,19 +1,19 @@
-//! Comparison of the objects on OSTs with each other and with the records of their files, while they
-//! are used.
+//! Comparison of the objects on OSTs with each other and with the records of their files, while
+//! they are used.
 //!
 //! Invariants:
-//! - A doubt ([`ObjectDoubt`]) is told only if it is the same at each of some later looks:
-//!   the objects that OSTs have, with their seals, and where the MDS says that they are to be, asked
+//! - A doubt ([`ObjectDoubt`]) is told only if it is the same at each of some later looks: the
+//!   objects that OSTs have, with their seals, and where the MDS says that they are to be, asked
 //!   before and after these, by the same version of the chain's row. An OST that has not made a
 //!   change in that time is no member that serves any more. One look is not enough: a file that is
 //!   cut off and written anew all the time, as the journal of a database, may be seen in the same
 //!   two states twice.
 //! - There are so many looks and no more: an object that changes all the time is left to the next
 //!   check.
-//! - Each object is looked at once, but for those that seem wrong: ends of files are missed where no
-//!   list had them.
-//! - No end of a file is missed on an OSS that was started a short time ago: clients may be about to
-//!   send it again.
+//! - Each object is looked at once, but for those that seem wrong: ends of files are missed where
+//!   no list had them.
+//! - No end of a file is missed on an OSS that was started a short time ago: clients may be about
+//!   to send it again.
 //! - Servers are asked some times before they are given up. An OST that does not answer is left out
 //!   from then on, and nothing is told of it; without the MDS there is no end.
 //! - A file may have holes: that no OST has an object says nothing, unless the file ends in it. Nor
@@ -33,10 +33,10 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::error::Error;
 use std::time::Duration;
 
-/// Milliseconds before each of the later looks. An OST whose disk keeps a change for longer than the
-/// first is taken for one that stands still. They differ, for changes that come at a steady pace; and
-/// they are so many because two states that are there half of the time each are seen at one of four
-/// looks: at all of them, of 200 000 such objects at one.
+/// Milliseconds before each of the later looks. An OST whose disk keeps a change for longer than
+/// the first is taken for one that stands still. They differ, for changes that come at a steady
+/// pace; and they are so many because two states that are there half of the time each are seen at
+/// one of four looks: at all of them, of 200 000 such objects at one.
 const PAUSES_MS: [u64; 8] = [5_000, 210, 340, 130, 550, 270, 890, 430];
 /// Objects that are looked at again at once: an OST is asked about all of them, and its disk is
 /// perhaps slow.
@@ -118,8 +118,8 @@ fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Facts)> {
     found
 }
 
-/// Returns the objects with ends of files that were not `seen`, if they may be lost: all OSTs that are
-/// to have them were asked.
+/// Returns the objects with ends of files that were not `seen`, if they may be lost: all OSTs that
+/// are to have them were asked.
 fn missed_of(
     uses: Vec<UsedObject>,
     seen: &HashSet<ObjectId>,
@@ -143,9 +143,9 @@ struct ServerOsts {
 }
 
 impl ServerOsts {
-    /// Whether clients have sent again the writes that an OSS has lost with its power, or were evicted.
-    /// The ends that the MDS says are those after these writes. (It says none while it waits for
-    /// clients itself.)
+    /// Whether clients have sent again the writes that an OSS has lost with its power, or were
+    /// evicted. The ends that the MDS says are those after these writes. (It says none while it
+    /// waits for clients itself.)
     fn have_all(&self, target: &Target) -> bool {
         !matches!(target, Target::Oss(_)) || self.runs_for >= RETURNED
     }
@@ -163,7 +163,8 @@ fn osts_of(server: &Server) -> Result<ServerOsts, String> {
     Ok(ServerOsts { osts, runs_for: Duration::from_secs(status["uptime_s"].as_u64().unwrap_or(0)) })
 }
 
-/// Returns the OSTs whose server is there, and has everything that clients send again after its start.
+/// Returns the OSTs whose server is there, and has everything that clients send again after its
+/// start.
 fn osts_with_all(target: &Target) -> Result<BTreeSet<u16>, Box<dyn Error>> {
     let mut found = BTreeSet::new();
     for server in servers(target.clone())? {
@@ -244,8 +245,8 @@ impl OnlineCheck {
         }
     }
 
-    /// Asks a server, until it answers or was asked some times. The inner error says why it does not
-    /// answer.
+    /// Asks a server, until it answers or was asked some times. The inner error says why it does
+    /// not answer.
     fn page_of(
         &self,
         source: &NamespaceSource,
@@ -300,8 +301,9 @@ impl OnlineCheck {
         Ok(doubts)
     }
 
-    /// Adds the objects with ends of files that no list had, and that are not there now, either. Those
-    /// of an OST that is away are not asked for: they are as many as the files that end there.
+    /// Adds the objects with ends of files that no list had, and that are not there now, either.
+    /// Those of an OST that is away are not asked for: they are as many as the files that end
+    /// there.
     fn missed_ends(
         &self,
         lists: &mut [OstList],
