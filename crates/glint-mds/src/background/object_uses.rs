@@ -1,10 +1,12 @@
-//! Where objects are to be, for a check of what OSTs have that goes on beside requests.
+//! Where objects are to be, for a check of OSTs that goes on beside requests.
 //!
 //! Invariants:
 //! - No object is called nobody's that a file has, or may have once a client that is there has told
 //!   of the file, or that somebody removes.
-//! - An end is said only of a file that has a name and is not written: the last who wrote it has said
-//!   how large its objects are, and no other changes that without saying so first.
+//! - An end is said only of a file that has a name and is not written: its last writer has said how
+//!   large its objects are, and no other changes that without saying so first.
+//! - No end is said while clients of the last run are waited for: they send again the writes that
+//!   the OSTs of this server have lost.
 
 use super::namespace_pages::after;
 use crate::error::errno;
@@ -17,7 +19,8 @@ use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, UsedObject}
 use glint_proto::{Attr, Errno, FsResult, Ino, ObjectId};
 
 impl<K: Kv> Mds<K> {
-    /// Where some objects are to be, in their order. `own` OSTs are those of the MDS's own server.
+    /// Returns where some objects are to be, in their order. `own` OSTs are those of the MDS's own
+    /// server.
     pub async fn object_uses(&self, objects: &[ObjectId], own: u16) -> FsResult<Vec<UsedObject>> {
         if objects.len() > CHECKED_RECORDS_MAX {
             return Err(Errno::EINVAL);
@@ -29,6 +32,7 @@ impl<K: Kv> Mds<K> {
         let mut uses = Vec::with_capacity(objects.len());
         for object in objects {
             let (used, end) = self.object_use(*object, own).await?;
+            let end = end.filter(|_| !self.is_recovering());
             let is_granted = || self.allocator.holder_of(object.ino).is_some();
             let used = match used {
                 ObjectUse::Nobody if may_be_told || is_granted() => ObjectUse::Unknown,
@@ -39,8 +43,12 @@ impl<K: Kv> Mds<K> {
         Ok(uses)
     }
 
-    /// A page of objects with the ends of files, of inodes from this one on. `own` as above.
+    /// Returns a page of objects with the ends of files, of inodes from this one on. `own` as
+    /// above.
     pub async fn object_ends(&self, from: Ino, own: u16) -> FsResult<NamespacePage> {
+        if self.is_recovering() {
+            return Ok(NamespacePage::default());
+        }
         let (from, to) = (from.key(), [0xff; 9]);
         let found = self.kv.scan(Keyspace::Inode, &from, &to, CHECKED_RECORDS_MAX).await;
         let found = found.map_err(errno)?;
@@ -48,9 +56,10 @@ impl<K: Kv> Mds<K> {
             let ino = Ino::from_key(key).filter(|_| key.len() == 8)?;
             let attr = InodeRecord::decode(ino, value).ok()?.attr;
             let last = attr.layout.pieces(attr.size.checked_sub(1)?, 1).next()?;
-            let (object, end) = (attr.layout.object(ino, last.stripe), end_in(&attr, last.stripe));
+            let end = end_in(&attr, last.stripe)?;
+            let object = attr.layout.object(ino, last.stripe);
             let used = self.use_at(attr.layout.ost_of(last.stripe, own));
-            (end > 0).then_some(UsedObject { object, used, end })
+            Some(UsedObject { object, used, end: Some(end) })
         });
         let uses = uses.collect();
         let last = found.last().filter(|_| found.len() == CHECKED_RECORDS_MAX);
@@ -58,14 +67,14 @@ impl<K: Kv> Mds<K> {
         Ok(NamespacePage { uses, next, ..NamespacePage::default() })
     }
 
-    /// Where one is to be, if no client is there, and the end of its file in it.
-    async fn object_use(&self, object: ObjectId, own: u16) -> FsResult<(ObjectUse, u64)> {
+    /// Returns where an object is to be, if no client is there, and the end of its file in it.
+    async fn object_use(&self, object: ObjectId, own: u16) -> FsResult<(ObjectUse, Option<u64>)> {
         let key = object.ino.key();
         if let Some(value) = self.kv.get(Keyspace::Inode, &key).await.map_err(errno)? {
             let record = InodeRecord::decode(object.ino, value.as_ref());
             let Some(attr) = record.ok().map(|record| record.attr).filter(Attr::is_file) else {
-                // Of one that is damaged nobody knows what it has.
-                return Ok((ObjectUse::Unknown, 0));
+                // The objects of a damaged inode are not known.
+                return Ok((ObjectUse::Unknown, None));
             };
             if let Some(stripe) = attr.layout.stripe_of(object) {
                 let used = self.use_at(attr.layout.ost_of(stripe, own));
@@ -73,13 +82,14 @@ impl<K: Kv> Mds<K> {
             }
             if attr.size_on_ost {
                 // Somebody writes it, or has crashed meanwhile.
-                return Ok((ObjectUse::Unknown, 0));
+                return Ok((ObjectUse::Unknown, None));
             }
         }
-        // What is to be destroyed, or moved to, is under the number of the file, or of the object.
+        // Objects that are to be destroyed, or that data moves to, are under the number of the
+        // file, or their own.
         let last = [key.as_slice(), &[0xff; 3]].concat();
         let left = self.kv.scan(Keyspace::Orphan, &key, &last, 1).await.map_err(errno)?;
-        Ok((if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown }, 0))
+        Ok((if left.is_empty() { ObjectUse::Nobody } else { ObjectUse::Unknown }, None))
     }
 
     fn use_at(&self, target: u16) -> ObjectUse {
@@ -93,11 +103,12 @@ impl<K: Kv> Mds<K> {
     }
 }
 
-/// Bytes of the object of a stripe, if the file ends in it; 0 if not, or while that is not known.
-fn end_in(attr: &Attr, stripe: u16) -> u64 {
+/// Returns the bytes of the object of a stripe, if the file is known to end in it.
+fn end_in(attr: &Attr, stripe: u16) -> Option<u64> {
     let end = attr.layout.object_size(stripe, attr.size);
     let is_known = attr.is_file() && !attr.size_on_ost && attr.nlink > 0;
-    if is_known && attr.layout.file_size(stripe, end) == attr.size { end } else { 0 }
+    let is_last = end > 0 && attr.layout.file_size(stripe, end) == attr.size;
+    (is_known && is_last).then_some(end)
 }
 
 #[cfg(test)]
@@ -111,18 +122,18 @@ mod tests {
         let layout = Layout { stripe_bytes_log2: 16, stripe_count: 3, ..Layout::default() };
         let attr = Attr { layout, ..Attr::new(Ino(7), 0o100_644, Timestamp::default()) };
         let ends = |size| [0, 1, 2].map(|stripe| end_in(&Attr { size, ..attr }, stripe));
-        assert_eq!(ends(0), [0, 0, 0]);
-        assert_eq!(ends(5), [5, 0, 0]);
-        assert_eq!(ends(UNIT), [UNIT, 0, 0]);
-        assert_eq!(ends(2 * UNIT + 1), [0, 0, 1]);
-        assert_eq!(ends(3 * UNIT), [0, 0, UNIT]);
-        assert_eq!(ends(3 * UNIT + 7), [UNIT + 7, 0, 0]);
+        assert_eq!(ends(0), [None; 3]);
+        assert_eq!(ends(5), [Some(5), None, None]);
+        assert_eq!(ends(UNIT), [Some(UNIT), None, None]);
+        assert_eq!(ends(2 * UNIT + 1), [None, None, Some(1)]);
+        assert_eq!(ends(3 * UNIT), [None, None, Some(UNIT)]);
+        assert_eq!(ends(3 * UNIT + 7), [Some(UNIT + 7), None, None]);
         for unknown in [
             Attr { size_on_ost: true, ..attr },
             Attr { nlink: 0, ..attr },
             Attr { mode: 0o040_755, ..attr },
         ] {
-            assert_eq!(end_in(&Attr { size: 5, ..unknown }, 0), 0, "{unknown:?}");
+            assert_eq!(end_in(&Attr { size: 5, ..unknown }, 0), None, "{unknown:?}");
         }
     }
 }

@@ -173,15 +173,18 @@ fn ends_are_said_of_files_that_have_names_and_are_not_written() {
     let ends = || block_on(tree.mds.object_ends(Ino(0), 1)).unwrap();
     let end = || block_on(tree.mds.object_uses(&[object], 1)).unwrap().remove(0).end;
     let write = OpenFlags { write: true, ..OpenFlags::default() };
-    assert!(ends().uses.is_empty() && ends().next.is_none() && end() == 0, "nothing was written");
+    assert!(
+        ends().uses.is_empty() && ends().next.is_none() && end().is_none(),
+        "nothing was written"
+    );
     tree.ask(&ROOT, &MdsRequest::Open { ino, flags: write }).unwrap();
     let wrote = ObjectAttr { size: 9, blocks: 1, mtime: tree.now(), ctime: tree.now() };
     let wrote = Some((1, Some(wrote)));
     tree.ask(&ROOT, &MdsRequest::Release { ino, write: true, wrote }).unwrap();
-    assert_eq!(ends().uses, [UsedObject { object, used: ObjectUse::Alone(0), end: 9 }]);
-    assert_eq!(end(), 9);
+    assert_eq!(ends().uses, [UsedObject { object, used: ObjectUse::Alone(0), end: Some(9) }]);
+    assert_eq!(end(), Some(9));
     assert!(block_on(tree.mds.object_ends(Ino(ino.0 + 1), 1)).unwrap().uses.is_empty());
     // Whoever opens it to write it may cut it.
     tree.ask(&ROOT, &MdsRequest::Open { ino, flags: write }).unwrap();
-    assert!(ends().uses.is_empty() && end() == 0);
+    assert!(ends().uses.is_empty() && end().is_none());
 }

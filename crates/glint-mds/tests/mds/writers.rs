@@ -96,6 +96,30 @@ fn a_close_that_was_executed_before_a_restart_is_one_open_less_after_it() {
     assert!(gives_attributes(&seen), "nobody has it open");
 }
 
+/// They may send again the end of a file that an OST has lost.
+#[test]
+fn no_end_is_said_while_clients_are_waited_for() {
+    let kv = Arc::default();
+    let mds = start(&kv, 1000);
+    let writer = connect(&mds, 1);
+    let file = ino_of(block_on(ask(&mds, &writer, 1, FILE)));
+    assert!(block_on(ask(&mds, &writer, 2, open(file))).reply.is_ok());
+    let wrote = Some((1, Some(ObjectAttr { size: 5, ..ObjectAttr::default() })));
+    let release = MdsRequest::Release { ino: file, write: true, wrote };
+    assert!(block_on(ask(&mds, &writer, 3, release)).reply.is_ok());
+    let ends = |mds: &Server| block_on(mds.object_ends(Ino(0), 1)).unwrap().uses;
+    let object = ends(&mds)[0].object;
+    let end = |mds: &Server| block_on(mds.object_uses(&[object], 1)).unwrap()[0].end;
+    assert_eq!(end(&mds), Some(5));
+    drop((mds, writer));
+
+    let mds = start(&kv, 2000);
+    let _writer = connect(&mds, 1);
+    assert!(mds.is_recovering() && ends(&mds).is_empty() && end(&mds).is_none());
+    mds.recovered(ClientId(1));
+    assert_eq!((ends(&mds).len(), end(&mds)), (1, Some(5)));
+}
+
 /// creat(2), or open(2) with O_CREAT alone.
 fn create(name: &[u8], truncate: bool) -> MdsRequest<'_> {
     MdsRequest::Create {

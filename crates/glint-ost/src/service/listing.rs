@@ -1,20 +1,20 @@
 //! Lists of the objects of an OST, for a check that goes on beside requests.
 //!
 //! Invariants:
-//! - All OSTs list in one order ([`list_order`]): who compares them keeps a page of each.
+//! - All OSTs list in one order ([`list_order`]): a comparison keeps a page of each.
 //! - An object that is there all the time is in a page. One that is made or removed meanwhile may
 //!   be.
 //! - A page is bounded in objects, and ends soon. The names of a directory are not read anew for
-//!   each: who goes on where a page has ended gets those that were read for it, while they are
-//!   kept, and never any that were read before the list came to the directory.
-//! - Looks at objects are watched, each by itself. Reading the names of a directory is not: where it
-//!   has a hundred thousand of them, a disk may need seconds for what nobody else waits for, and
-//!   would be taken for one that stands still.
+//!   each: a request that goes on where a page has ended gets those that were read for it, while
+//!   they are kept, and never any that were read before the list came to the directory.
+//! - Each call of the disk for a look at an object is watched by itself: several slow ones are none
+//!   that stands still. Reading the names of a directory is not watched: a disk may need seconds
+//!   for a hundred thousand of them, which nobody else waits for.
 //! - Nobody waits for a list: no lock is taken, and no open file of the store. An object is open
 //!   only while its size and its seal are looked at.
-//! - A seal is what the disk has of it: it is taken off before a byte changes (`store/object.rs`),
-//!   so what has one was not being changed then. Equal copies are sealed alike, in blocks whose size
-//!   follows from that of the object, and have the same digest.
+//! - A seal is the one on the disk: it is taken off before a byte changes (`store/object.rs`), so
+//!   an object that has one was not being changed then. Equal copies that are sealed in blocks of
+//!   one size, as by one version, have the same digest.
 
 use crate::disk::{CallKind, Disk, DiskFile, DiskResult, DiskWatch};
 use crate::ost_set::OstSet;
@@ -34,7 +34,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// Objects that a thread looks at before others of the disk have their turn.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 16;
 /// Objects of a directory that are kept for the next pages: 1 MiB.
 const NAMES_MAX: usize = 64 << 10;
 /// A page that has taken so long ends, however short it is: somebody waits for it.
@@ -51,7 +51,7 @@ fn last_of(directory: usize) -> ObjectId {
     ObjectId { ino: Ino(others | (directory as u64) << SHARD_SHIFT), stripe: u16::MAX }
 }
 
-/// What is left of the directory in which a page has ended last.
+/// The rest of the directory in which a page has ended last.
 #[derive(Default)]
 pub(crate) struct NamesAhead(Mutex<Option<DirectoryNames>>);
 
@@ -113,25 +113,24 @@ impl<D: Disk> ObjectStore<D> {
         Ok(objects)
     }
 
-    /// Size of an object, and what its seal says. One that cannot be opened has a size all the same.
-    fn size_and_seal(&self, path: &str) -> DiskResult<(u64, StoredSeal)> {
-        let Ok(file) = self.disk.open_to_read(path) else {
-            return Ok((self.disk.size(path)?, StoredSeal::None));
+    /// Reads the size and the seal of an object. One that cannot be opened has a size all the same.
+    fn size_and_seal(&self, path: &str, watch: &DiskWatch) -> DiskResult<(u64, StoredSeal)> {
+        let Ok(file) = watched(watch, || self.disk.open_to_read(path)) else {
+            return Ok((watched(watch, || self.disk.size(path))?, StoredSeal::None));
         };
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
-        let seal = match file.attribute(ATTRIBUTE, &mut value) {
+        let seal = match watched(watch, || file.attribute(ATTRIBUTE, &mut value)) {
             Ok(len) => stored_seal(&value[..len]),
             Err(_) => StoredSeal::None,
         };
         // After the seal: of one that grows in between, a later look finds no seal.
-        Ok((file.stat()?.size, seal))
+        Ok((watched(watch, || file.stat())?.size, seal))
     }
 
-    /// Those of some objects that are there.
+    /// Looks at those of some objects that are there.
     fn facts_of(&self, objects: &[ObjectId], watch: &DiskWatch) -> Vec<StoredFact> {
         let fact = |object: &ObjectId| {
-            let _call = watch.begin(CallKind::Short);
-            let (size, seal) = match self.size_and_seal(&path_of(*object)) {
+            let (size, seal) = match self.size_and_seal(&path_of(*object), watch) {
                 Ok((size, seal)) => (Ok(size), seal),
                 Err(rustix::io::Errno::NOENT) => return None,
                 Err(error) => (Err(Errno::from_io(&error.into())), StoredSeal::None),
@@ -142,7 +141,13 @@ impl<D: Disk> ObjectStore<D> {
     }
 }
 
-/// What the attribute with the checksums of an object says of all of it.
+/// Makes a call of the disk that is watched by itself.
+fn watched<T>(watch: &DiskWatch, call: impl FnOnce() -> T) -> T {
+    let _call = watch.begin(CallKind::Short);
+    call()
+}
+
+/// Decodes the attribute with the checksums of an object.
 fn stored_seal(value: &[u8]) -> StoredSeal {
     if value == UNREADABLE {
         return StoredSeal::Damaged;
@@ -150,9 +155,11 @@ fn stored_seal(value: &[u8]) -> StoredSeal {
     match (Sums::decode(value), value.last_chunk()) {
         (Some(sums), _) if sums.has_damage() => StoredSeal::Damaged,
         // It ends with a checksum of the size and of all checksums.
-        (Some(sums), Some(digest)) => {
-            StoredSeal::Whole { size: sums.size(), digest: u32::from_le_bytes(*digest) }
-        }
+        (Some(sums), Some(digest)) => StoredSeal::Whole {
+            size: sums.size(),
+            block_log2: sums.block_log2(),
+            digest: u32::from_le_bytes(*digest),
+        },
         _ => StoredSeal::None,
     }
 }
@@ -220,7 +227,7 @@ impl<D: Disk> Ost<D> {
 }
 
 impl<D: Disk> OstSet<D> {
-    /// Answers what a check asks about objects on an OST here, of which the first has this number.
+    /// Answers a query about objects on an OST here, of which the first has this number.
     /// An error is a sentence for people.
     pub async fn check_stored(
         &self,
@@ -348,6 +355,25 @@ mod tests {
     }
 
     #[test]
+    fn slow_calls_one_after_the_other_are_no_disk_that_stands_still() {
+        let (watch, mut now) = (DiskWatch::default(), Instant::now());
+        let mut wait = |seconds: u64| {
+            for _ in 0..10 * seconds {
+                now += Duration::from_millis(100);
+                clock::simulate(Some(now));
+                watch.look();
+            }
+        };
+        wait(1);
+        for _ in 0..4 {
+            watched(&watch, || wait(2));
+        }
+        let seen = (watch.is_slow(), watch.stands_still());
+        clock::simulate(None);
+        assert_eq!(seen, (true, false));
+    }
+
+    #[test]
     fn equal_copies_have_equal_seals_however_they_were_written() {
         const LEN: u64 = 200_000;
         let data: Vec<u8> = (0..LEN).map(|n| (n % 251) as u8).collect();
@@ -369,7 +395,7 @@ mod tests {
         stores[2].truncate(object(1), 100_000).unwrap();
         write(&stores[2], 100_000, &data[100_000..]);
         let [one, two, three] = stores.each_ref().map(seal);
-        assert!(matches!(one, StoredSeal::Whole { size: LEN, .. }));
+        assert!(matches!(one, StoredSeal::Whole { size: LEN, block_log2: 16, .. }));
         assert!(one == two && one == three, "{one:?} {two:?} {three:?}");
 
         write(&stores[1], 70_000, b"other");

@@ -243,6 +243,11 @@ impl Sums {
         self.size
     }
 
+    /// Size of its blocks.
+    pub(crate) fn block_log2(&self) -> u8 {
+        self.block_log2
+    }
+
     /// As the value of the attribute.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let is_damaged = |index: &usize| self.states.is_damaged(*index);

@@ -61,9 +61,9 @@ pub(crate) const USAGE: u8 = 16;
 /// may tell of one. Of a file without copies nobody can tell a lost object from a hole, unless the
 /// file ends in it. --skip-data leaves the objects alone.
 /// This is for those who may do everything there, takes about 150 bytes of memory here for each
-/// inode, and for objects a page of each OST, and puts nothing right. Orphans, extended attributes
-/// and sizes of files are looked at only when the server is stopped; `glint scrub` compares data
-/// with its checksums while it runs.
+/// inode, and for objects a page of each OST and the name of an object of each file, and puts
+/// nothing right. Orphans, extended attributes and sizes of files are looked at only when the server
+/// is stopped; `glint scrub` compares data with its checksums while it runs.
 ///
 /// On a mount the process behind it asks, by what that may do: so a server of `glint up` without
 /// --listen is checked. Ctrl-C ends the check, also while a server does not answer.
@@ -112,6 +112,8 @@ enum Outcome {
     Repairable,
     /// Left, by `--repair`, too.
     Left,
+    /// The same, and `--repair` would take the rest of the file for all of it.
+    EndLost,
 }
 
 struct Finding {
@@ -189,7 +191,8 @@ impl Check {
     /// Prints a line per finding.
     fn say_findings(&self, json: bool) {
         for Finding { what, outcome } in &self.findings {
-            let (repaired, repairable) = (*outcome == Outcome::Repaired, *outcome != Outcome::Left);
+            let repaired = *outcome == Outcome::Repaired;
+            let repairable = repaired || *outcome == Outcome::Repairable;
             if json {
                 let line = json!({"finding": what, "repaired": repaired, "repairable": repairable});
                 crate::say!("{line}");

@@ -162,9 +162,20 @@ fn copies_with_other_contents_are_named_while_the_servers_run_and_can_be_put_rig
     }
     client.stop();
     three.stop(servers);
-    let [one, two, last] = osts.map(|ost| content(&ost));
+    let [one, two, last] = osts.each_ref().map(|ost| content(ost));
     assert!(one == two && two == last, "copies differ");
     three.check_stopped(&[], 0);
+
+    // Of two that differ none is copied: the copy would outvote the other from then on.
+    flip(&osts[1], differs, 150_000);
+    run(Command::new("setfattr").args(["-x", SUMS]).arg(at(&osts[1], differs)));
+    fs::remove_file(at(&osts[2], differs)).unwrap();
+    let (found, _) = three.check_stopped(&["--repair"], 4);
+    let (said, is_repairable) = about(&found, differs, "is missing on OST 2; ");
+    assert!(!is_repairable && said.ends_with("its other copies differ"), "{said}");
+    let (said, is_repairable) = about(&found, differs, "differs from its copy on OST ");
+    assert!(!is_repairable && said.ends_with("nothing says which one is right"), "{said}");
+    assert!(found.len() == 2 && !at(&osts[2], differs).exists(), "{found:?}");
 }
 
 /// Writes, cuts and removes files until it is to end; some rest for as long as it takes to be sealed.

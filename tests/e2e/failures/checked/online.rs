@@ -157,7 +157,8 @@ fn ends_of_files_without_copies_are_missed() {
     assert!(found[1].contains(missing), "{found:?}");
     let said = glint().args(["fsck", "--online", &address(port)]).output().unwrap();
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(said.contains("2 findings, 2 that --repair cannot put right"), "{said}");
+    assert!(said.contains("2 findings, 2 that --repair cannot put right; 2 files"), "{said}");
+    assert!(said.contains("restore those files first"), "{said}");
     server.stop();
 }
 

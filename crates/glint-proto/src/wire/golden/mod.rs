@@ -280,14 +280,14 @@ fn requests_and_replies_of_a_connection() {
         next: Some(NamespaceQuery::Entries(vec![2])),
         stored: [
             (Err(Errno::EIO), StoredSeal::None),
-            (Ok(1), StoredSeal::Whole { size: 2, digest: 3 }),
+            (Ok(1), StoredSeal::Whole { size: 2, block_log2: 16, digest: 3 }),
             (Ok(1), StoredSeal::Damaged),
         ]
         .map(|(size, seal)| StoredFact { object: OBJECT, size, seal })
         .to_vec(),
         uses: vec![
-            UsedObject { object: OBJECT, used: ObjectUse::Alone(1), end: 2 },
-            UsedObject { object: OBJECT, used: copies, end: 4 },
+            UsedObject { object: OBJECT, used: ObjectUse::Alone(1), end: Some(2) },
+            UsedObject { object: OBJECT, used: copies, end: None },
         ],
     };
     let replies = [
@@ -326,7 +326,7 @@ fn requests_and_replies_of_a_connection() {
          Refused 0d0172
          Reclaimed 0e02000001e801
          ObjectsRead 0f020001010c
-         Checked 10010704010106040109010110016e07040101016401010102030708010a0007080001010203070800010202070802010207080302010301010004",
+         Checked 10010704010106040109010110016e07040101016401010102030708010a00070800010102100307080001020207080201010207080302010301010000",
     );
 }
 

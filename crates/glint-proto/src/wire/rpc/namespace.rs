@@ -88,8 +88,9 @@ pub struct StoredFact {
 pub enum StoredSeal {
     /// It has none: it is being changed, or was not left alone for long since.
     None,
-    /// It had so many bytes when it was sealed. Copies that were equal then have the same digest.
-    Whole { size: u64, digest: u32 },
+    /// It had so many bytes when it was sealed. Copies that were equal then have the same digest,
+    /// if they were sealed in blocks of one size.
+    Whole { size: u64, block_log2: u8, digest: u32 },
     /// Some of its bytes are known not to be what was written.
     Damaged,
 }
@@ -99,8 +100,8 @@ pub enum StoredSeal {
 pub struct UsedObject {
     pub object: ObjectId,
     pub used: ObjectUse,
-    /// Bytes that it has, as its file ends there. 0 of any other, and while the file is written.
-    pub end: u64,
+    /// Bytes that it has, at least one, if its file ends there and nobody writes the file.
+    pub end: Option<u64>,
 }
 
 /// Where an object is to be, by what the MDS knows.

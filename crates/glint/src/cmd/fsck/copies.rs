@@ -9,7 +9,9 @@
 //!
 //! A copy is surely wrong if it is damaged or missing, and no other is. Of copies that differ in more
 //! than is excused, each with right checksums, nothing says which one is right, also where one lags
-//! behind: its member lacks nothing there. Then nothing is copied.
+//! behind: its member lacks nothing there. Then nothing is copied: not over one of them, nor to a member
+//! without a right copy, as the one that was copied would outvote the other from then on. Nor is the
+//! file cut to the size of one of them.
 
 mod lagging;
 
@@ -78,6 +80,17 @@ struct Wrong {
     what: String,
     /// OSTs with copies that are right, one at least.
     right: Vec<u16>,
+}
+
+/// What is to be done about a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judgment {
+    /// Nothing, or heal copies another one over it.
+    Decided,
+    /// The next head makes it equal.
+    InDoubt,
+    /// Nothing says whether it is the right one.
+    Undecided,
 }
 
 /// How a copy differs from another one.
@@ -208,6 +221,7 @@ impl<'a> Copies<'a> {
         // A head that is not here may decide otherwise.
         let mut is_in_doubt = is_begun
             || !recent.is_empty() && elsewhere.iter().any(|member| have_all.contains(&member.ost));
+        let mut is_undecided = false;
         let (first, mut are_right) = (self.wrong.len(), vec![right]);
         for member in here.into_iter().filter(|member| member.ost != right) {
             let (ost, has_all) = (member.ost, have_all.contains(&member.ost));
@@ -233,13 +247,22 @@ impl<'a> Copies<'a> {
                         are_right.push(ost);
                     }
                     let verdict = Verdict { object, row, right, ost, has_all, damage };
-                    is_in_doubt |= self.judge(check, &verdict, difference);
+                    match self.judge(check, &verdict, difference) {
+                        Judgment::Decided => {}
+                        Judgment::InDoubt => is_in_doubt = true,
+                        Judgment::Undecided => is_undecided = true,
+                    }
                 }
+            }
+        }
+        if is_undecided {
+            for Wrong { what, .. } in self.wrong.drain(first..) {
+                check.find(format!("{what}; its other copies differ"), Outcome::Left);
             }
         }
         self.wrong[first..].iter_mut().for_each(|wrong| wrong.right.clone_from(&are_right));
         match copies.get(&right) {
-            Some(copy) if !is_in_doubt => self.sizes.push((object, copy.size)),
+            Some(copy) if !is_in_doubt && !is_undecided => self.sizes.push((object, copy.size)),
             _ => _ = self.unsure.insert(object.ino),
         }
     }
@@ -283,20 +306,25 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Decides about a copy. Returns whether the next head will.
-    fn judge(&mut self, check: &mut Check, verdict: &Verdict<'_>, difference: Difference) -> bool {
+    /// Decides about a copy.
+    fn judge(
+        &mut self,
+        check: &mut Check,
+        verdict: &Verdict<'_>,
+        difference: Difference,
+    ) -> Judgment {
         let Verdict { object, right, ost, has_all, damage, .. } = *verdict;
         let what = match (difference, damage) {
             // Checksums are off before a byte changes: no crash leaves others.
             (_, Some(damage)) if has_all => format!("object {object} on OST {ost}: {damage}"),
-            (Difference::None, None) => return false,
+            (Difference::None, None) => return Judgment::Decided,
             (Difference::Excused, _) if !has_all => {
                 *self.counts.outstanding.entry(ost).or_default() += 1;
-                return false;
+                return Judgment::Decided;
             }
             (Difference::Excused, _) => {
                 self.counts.in_doubt += 1;
-                return true;
+                return Judgment::InDoubt;
             }
             (_, Some(damage)) => format!("object {object} on OST {ost}: {damage}"),
             (Difference::Missing, None) => {
@@ -312,10 +340,10 @@ impl<'a> Copies<'a> {
         if damage.is_some() || difference == Difference::Missing {
             let target = verdict.row.id.target();
             self.wrong.push(Wrong { target, ost, object, what, right: vec![right] });
-        } else {
-            check.find(format!("{what}; nothing says which one is right"), Outcome::Left);
+            return Judgment::Decided;
         }
-        false
+        check.find(format!("{what}; nothing says which one is right"), Outcome::Left);
+        Judgment::Undecided
     }
 
     /// Says what is wrong, and has it copied by heal if that is wanted.

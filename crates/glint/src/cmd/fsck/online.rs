@@ -235,14 +235,7 @@ impl OnlineCheck {
         if error.is_some() {
             return;
         }
-        let result = match (all, self.found.count(Outcome::Repairable)) {
-            (0, _) => "sound".to_owned(),
-            (n, 0) => format!("{n} findings, {n} that --repair cannot put right"),
-            (n, m) => format!(
-                "{n} findings; `glint fsck --repair` puts {m} of them right when all servers are \
-                 stopped (copies with the directories of all: `--repair DIR --oss DIR…`)"
-            ),
-        };
+        let result = self.found.result_online();
         let mut text = format!("{inodes} inodes, {entries} entries, {orphans} orphans");
         if !skips_data {
             text += &format!(", {objects} objects");
@@ -254,6 +247,29 @@ impl OnlineCheck {
             text += &format!(", copies of {unsealed} without checksums yet compared in size alone");
         }
         crate::say!("{text}: {result}");
+    }
+}
+
+impl Check {
+    /// Says what the findings are, and how they are put right without a loss.
+    fn result_online(&self) -> String {
+        let (all, repairable) = (self.findings.len(), self.count(Outcome::Repairable));
+        let mut result = match (all, repairable) {
+            (0, _) => "sound".to_owned(),
+            (n, 0) => format!("{n} findings, {n} that --repair cannot put right"),
+            (n, m) => format!(
+                "{n} findings; `glint fsck --repair` puts {m} of them right when all servers are \
+                 stopped (copies with the directories of all: `--repair DIR --oss DIR…`)"
+            ),
+        };
+        let cut = self.count(Outcome::EndLost);
+        if cut > 0 {
+            result += &format!(
+                "; {cut} files have lost their end: restore those files first, --repair would cut \
+                 them"
+            );
+        }
+        result
     }
 }
 
@@ -291,6 +307,22 @@ mod tests {
     use super::*;
     use glint_proto::message::InodeFact;
     use glint_proto::{FileType, Timestamp};
+
+    #[test]
+    fn repair_is_not_advised_before_files_are_restored_that_it_would_cut() {
+        use Outcome::{EndLost, Left, Repairable};
+        let result = |outcomes: &[Outcome]| {
+            let finding = |outcome: &Outcome| Finding { what: String::new(), outcome: *outcome };
+            let findings = outcomes.iter().map(finding).collect();
+            Check { findings, ..Check::default() }.result_online()
+        };
+        assert_eq!(result(&[]), "sound");
+        assert!(!result(&[Left, Repairable]).contains("restore"));
+        for cut in [&[EndLost][..], &[EndLost, Repairable]] {
+            let said = result(cut);
+            assert!(said.contains("; 1 files have lost their end: restore those"), "{said}");
+        }
+    }
 
     #[test]
     fn all_doubts_are_looked_at_and_no_look_is_too_large() {

@@ -1,29 +1,31 @@
-//! Comparison of the objects that OSTs have with each other, and with what files are to have, while
+//! Comparison of the objects on OSTs with each other and with the records of their files, while
 //! they are used.
 //!
 //! Invariants:
-//! - What seems wrong ([`ObjectDoubt`]) is told only if it is the same at each of some later looks:
-//!   the objects that OSTs have, with their seals, and where the MDS says that they are to be, asked
+//! - A doubt ([`ObjectDoubt`]) is told only if it is the same at each of some later looks: the
+//!   objects that OSTs have, with their seals, and where the MDS says that they are to be, asked
 //!   before and after these, by the same version of the chain's row. An OST that has not made a
 //!   change in that time is no member that serves any more. One look is not enough: a file that is
 //!   cut off and written anew all the time, as the journal of a database, may be seen in the same
 //!   two states twice.
-//! - There are so many looks and no more: what changes all the time is left to the next check.
-//! - Each object is looked at once, but for those that seem wrong: ends of files are missed where no
-//!   list had them.
+//! - There are so many looks and no more: an object that changes all the time is left to the next
+//!   check.
+//! - Each object is looked at once, but for those that seem wrong: ends of files are missed where
+//!   no list had them.
+//! - No end of a file is missed on an OSS that was started a short time ago: clients may be about
+//!   to send it again.
 //! - Servers are asked some times before they are given up. An OST that does not answer is left out
 //!   from then on, and nothing is told of it; without the MDS there is no end.
 //! - A file may have holes: that no OST has an object says nothing, unless the file ends in it. Nor
 //!   does a member that lags behind.
-//! - No more is kept than a page for each OST, the name of an object for each file, and what seems
-//!   wrong.
+//! - No more is kept than a page for each OST, the name of an object for each file, and the doubts.
 
-use super::doubts::{Facts, ObjectDoubt};
+use super::doubts::{CopyFacts, ObjectDoubt};
 use super::{NamespaceSource, OnlineCheck};
 use crate::cmd::storage::scrub::{Server, servers};
 use crate::target::Target;
 use glint_ost::list_order;
-use glint_proto::limits::CHECKED_RECORDS_MAX;
+use glint_proto::limits::{CHECKED_RECORDS_MAX, LEASE_MS};
 use glint_proto::message::{NamespacePage, NamespaceQuery, ObjectUse, StoredFact, UsedObject};
 use glint_proto::{Ino, ObjectId};
 use serde_json::Value;
@@ -31,10 +33,10 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::error::Error;
 use std::time::Duration;
 
-/// Milliseconds before each of the later looks. An OST whose disk keeps a change for longer than the
-/// first is taken for one that stands still. They differ, for changes that come at a steady pace; and
-/// they are so many because two states that are there half of the time each are seen at one of four
-/// looks: at all of them, of 200 000 such objects at one.
+/// Milliseconds before each of the later looks. An OST whose disk keeps a change for longer than
+/// the first is taken for one that stands still. They differ, for changes that come at a steady
+/// pace; and they are so many because two states that are there half of the time each are seen at
+/// one of four looks: at all of them, of 200 000 such objects at one.
 const PAUSES_MS: [u64; 8] = [5_000, 210, 340, 130, 550, 270, 890, 430];
 /// Objects that are looked at again at once: an OST is asked about all of them, and its disk is
 /// perhaps slow.
@@ -43,6 +45,8 @@ const LOOKS: usize = 64;
 const TRIES: usize = 3;
 /// Time between two of them.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time after the start of an OSS in which clients send again the writes that it has lost.
+const RETURNED: Duration = Duration::from_millis(LEASE_MS);
 /// Objects that seem wrong after which no others are looked for.
 const DOUBTS_MAX: usize = 1 << 16;
 
@@ -94,7 +98,7 @@ fn asked(lists: &[OstList]) -> BTreeSet<u16> {
 
 /// The objects that are next in the order of all lists, as far as these were read, and so many at
 /// most. A list that may have more, of which nothing is left, ends them.
-fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Facts)> {
+fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, CopyFacts)> {
     let mut found = Vec::new();
     while found.len() < most
         && lists.iter().all(|list| list.next.is_none() || !list.ahead.is_empty())
@@ -103,7 +107,7 @@ fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Facts)> {
         let Some(object) = heads.map(|fact| fact.object).min_by_key(|one| list_order(*one)) else {
             break;
         };
-        let mut facts = Facts::new();
+        let mut facts = CopyFacts::new();
         for list in &mut *lists {
             if let Some(fact) = list.ahead.pop_front_if(|fact| fact.object == object) {
                 facts.insert(list.ost, fact);
@@ -114,15 +118,60 @@ fn merged(lists: &mut [OstList], most: usize) -> Vec<(ObjectId, Facts)> {
     found
 }
 
-/// Numbers of the OSTs of a server.
-fn osts_of(server: &Server) -> Result<Vec<u16>, String> {
+/// Returns the objects with ends of files that were not `seen`, if they may be lost: all OSTs that
+/// are to have them were asked.
+fn missed_of(
+    uses: Vec<UsedObject>,
+    seen: &HashSet<ObjectId>,
+    asked: &BTreeSet<u16>,
+) -> Vec<ObjectDoubt> {
+    let unseen = uses.into_iter().filter(|known| !seen.contains(&known.object));
+    let doubts = unseen.map(|known| ObjectDoubt { known, facts: CopyFacts::new() });
+    doubts.filter(|doubt| !doubt.findings(asked).is_empty()).collect()
+}
+
+/// Returns those of some objects that an OST is asked for.
+fn objects_at(ost: u16, doubts: &[ObjectDoubt]) -> Vec<ObjectId> {
+    let doubts = doubts.iter().filter(|doubt| doubt.concerns(ost));
+    doubts.map(|doubt| doubt.known.object).collect()
+}
+
+/// OSTs of a server, as it says.
+struct ServerOsts {
+    osts: Vec<u16>,
+    runs_for: Duration,
+}
+
+impl ServerOsts {
+    /// Whether clients have sent again the writes that an OSS has lost with its power, or were
+    /// evicted. The ends that the MDS says are those after these writes. (It says none while it
+    /// waits for clients itself.)
+    fn have_all(&self, target: &Target) -> bool {
+        !matches!(target, Target::Oss(_)) || self.runs_for >= RETURNED
+    }
+}
+
+/// Asks a server for its OSTs.
+fn osts_of(server: &Server) -> Result<ServerOsts, String> {
     let status = server.target.ask("status").map_err(|error| server.error(&error))?;
     let status: Value =
         serde_json::from_str(&status).map_err(|error| server.error(&error.to_string()))?;
     let rows = status["osts"].as_array();
     let rows = rows.ok_or_else(|| server.error("it does not know the numbers of its OSTs yet"))?;
     let number = |row: &Value| u16::try_from(row["index"].as_u64()?).ok();
-    Ok(rows.iter().filter_map(number).collect())
+    let osts = rows.iter().filter_map(number).collect();
+    Ok(ServerOsts { osts, runs_for: Duration::from_secs(status["uptime_s"].as_u64().unwrap_or(0)) })
+}
+
+/// Returns the OSTs whose server is there, and has everything that clients send again after its
+/// start.
+fn osts_with_all(target: &Target) -> Result<BTreeSet<u16>, Box<dyn Error>> {
+    let mut found = BTreeSet::new();
+    for server in servers(target.clone())? {
+        let its = osts_of(&server).ok().filter(|its| its.have_all(&server.target));
+        found.extend(its.into_iter().flat_map(|its| its.osts));
+    }
+    Ok(found)
 }
 
 /// Lists of all OSTs of a file system, and why those of some servers cannot be asked for.
@@ -130,7 +179,7 @@ fn lists_of(target: &Target) -> Result<(Vec<OstList>, Vec<String>), Box<dyn Erro
     let (mut lists, mut failed) = (Vec::new(), Vec::new());
     for server in servers(target.clone())? {
         match osts_of(&server) {
-            Ok(osts) => {
+            Ok(ServerOsts { osts, .. }) => {
                 for ost in osts {
                     let source = NamespaceSource::of(&server.target)?;
                     let next = Some(NamespaceQuery::Stored { ost, after: None });
@@ -180,6 +229,10 @@ impl OnlineCheck {
             // A change that passes by all of them as they are asked is seen otherwise then.
             lists.reverse();
         }
+        if doubts.iter().any(|doubt| doubt.known.end.is_some()) {
+            let have_all = osts_with_all(target)?;
+            doubts.iter_mut().for_each(|doubt| doubt.keep_end(&have_all));
+        }
         let asked = asked(&lists);
         self.found.findings.extend(doubts.iter().flat_map(|doubt| doubt.findings(&asked)));
         failed.extend(lists.into_iter().filter_map(|list| list.failure));
@@ -192,8 +245,8 @@ impl OnlineCheck {
         }
     }
 
-    /// Asks a server, until it answers or was asked some times. The inner error says why it does not
-    /// answer.
+    /// Asks a server, until it answers or was asked some times. The inner error says why it does
+    /// not answer.
     fn page_of(
         &self,
         source: &NamespaceSource,
@@ -220,10 +273,10 @@ impl OnlineCheck {
         }
     }
 
-    /// Those of some objects that seem wrong. Notes that these were seen, and ends of files.
+    /// Returns the doubts among some objects. Notes that these were seen, and ends of files.
     fn doubts_of(
         &mut self,
-        some: Vec<(ObjectId, Facts)>,
+        some: Vec<(ObjectId, CopyFacts)>,
         asked: &BTreeSet<u16>,
         seen: &mut HashSet<ObjectId>,
     ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
@@ -249,6 +302,8 @@ impl OnlineCheck {
     }
 
     /// Adds the objects with ends of files that no list had, and that are not there now, either.
+    /// Those of an OST that is away are not asked for: they are as many as the files that end
+    /// there.
     fn missed_ends(
         &self,
         lists: &mut [OstList],
@@ -258,13 +313,11 @@ impl OnlineCheck {
         let mut next = Some(NamespaceQuery::Ends(Ino(0)));
         while let Some(query) = next.take_if(|_| doubts.len() <= DOUBTS_MAX) {
             let page = self.page_of(&self.source, &query)??;
-            let is_missed = |known: &UsedObject| !seen.contains(&known.object);
-            let missed: Vec<UsedObject> = page.uses.into_iter().filter(is_missed).collect();
+            let missed = missed_of(page.uses, seen, &asked(lists));
             for some in missed.chunks(LOOKS) {
-                let objects = some.iter().map(|known| known.object).collect();
-                let mut facts = self.facts_of(lists, objects)?;
+                let mut facts = self.facts_of(lists, some)?;
                 let asked = asked(lists);
-                doubts.extend(some.iter().filter_map(|known| {
+                doubts.extend(some.iter().filter_map(|ObjectDoubt { known, .. }| {
                     let facts = facts.remove(&known.object).unwrap_or_default();
                     let doubt = ObjectDoubt { known: known.clone(), facts };
                     (!doubt.findings(&asked).is_empty()).then_some(doubt)
@@ -275,15 +328,19 @@ impl OnlineCheck {
         Ok(())
     }
 
-    /// What OSTs have of some objects, of those that they have.
+    /// Asks OSTs for the objects that they are to have, or had.
     fn facts_of(
         &self,
         lists: &mut [OstList],
-        objects: Vec<ObjectId>,
-    ) -> Result<HashMap<ObjectId, Facts>, Box<dyn Error>> {
-        let mut facts: HashMap<ObjectId, Facts> = HashMap::new();
+        doubts: &[ObjectDoubt],
+    ) -> Result<HashMap<ObjectId, CopyFacts>, Box<dyn Error>> {
+        let mut facts: HashMap<ObjectId, CopyFacts> = HashMap::new();
         for list in lists.iter_mut().filter(|list| list.failure.is_none()) {
-            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects: objects.clone() };
+            let objects = objects_at(list.ost, doubts);
+            if objects.is_empty() {
+                continue;
+            }
+            let query = NamespaceQuery::StoredAgain { ost: list.ost, objects };
             let Some(page) = list.ask(&query, self)? else { continue };
             for fact in page.stored {
                 facts.entry(fact.object).or_default().insert(list.ost, fact);
@@ -292,7 +349,7 @@ impl OnlineCheck {
         Ok(facts)
     }
 
-    /// Looks again at what seems wrong. Returns what still does.
+    /// Looks again at doubts. Returns those that are left.
     fn look_again(
         &self,
         lists: &mut [OstList],
@@ -300,7 +357,7 @@ impl OnlineCheck {
     ) -> Result<Vec<ObjectDoubt>, Box<dyn Error>> {
         let objects: Vec<ObjectId> = doubts.iter().map(|doubt| doubt.known.object).collect();
         let before = self.uses_of(objects.clone())?;
-        let mut facts = self.facts_of(lists, objects.clone())?;
+        let mut facts = self.facts_of(lists, doubts)?;
         let after = self.uses_of(objects)?;
         let mut still = Vec::new();
         for ((doubt, before), after) in doubts.iter().zip(&before).zip(&after) {
@@ -319,6 +376,31 @@ mod tests {
     use glint_proto::message::StoredSeal;
 
     #[test]
+    fn ends_are_asked_for_where_they_are_to_be_and_not_while_that_ost_is_away() {
+        let on = |ino: u64, ost: u16| {
+            let object = ObjectId { ino: Ino(ino), stripe: 0 };
+            UsedObject { object, used: ObjectUse::Alone(ost), end: Some(9) }
+        };
+        let uses = vec![on(1, 0), on(2, 1), on(3, 2), on(4, 0)];
+        let seen = HashSet::from([uses[3].object]);
+        let asked = BTreeSet::from([0, 2]);
+        let missed = missed_of(uses.clone(), &seen, &asked);
+        let objects = |ost| objects_at(ost, &missed);
+        assert_eq!(objects(0), [uses[0].object]);
+        assert!(objects(1).is_empty() && missed.len() == 2, "it is away");
+        assert_eq!(objects(2), [uses[2].object]);
+    }
+
+    #[test]
+    fn an_oss_that_was_started_a_short_time_ago_may_lack_writes() {
+        let after = |runs_for| ServerOsts { osts: vec![0], runs_for };
+        let oss = Target::Oss("one:5641".into());
+        assert!(!after(Duration::from_secs(5)).have_all(&oss) && after(RETURNED).have_all(&oss));
+        let mount = Target::Mount("/mnt".into());
+        assert!(after(Duration::ZERO).have_all(&mount), "the MDS waits for clients by itself");
+    }
+
+    #[test]
     fn lists_are_merged_as_far_as_all_of_them_were_read() {
         let fact = |ino: u64| {
             let object = ObjectId { ino: Ino(ino), stripe: 0 };
@@ -334,9 +416,10 @@ mod tests {
         let other = 1 << 10;
         let last = 1 << 20;
         let mut lists = [list(0, &[1, 2, last, other], true), list(1, &[2, 3, last], true)];
-        let shown = |found: Vec<(ObjectId, Facts)>| -> Vec<(u64, Vec<u16>)> {
-            let one =
-                |(object, facts): (ObjectId, Facts)| (object.ino.0, facts.into_keys().collect());
+        let shown = |found: Vec<(ObjectId, CopyFacts)>| -> Vec<(u64, Vec<u16>)> {
+            let one = |(object, facts): (ObjectId, CopyFacts)| {
+                (object.ino.0, facts.into_keys().collect())
+            };
             found.into_iter().map(one).collect()
         };
         assert_eq!(shown(merged(&mut lists, 2)), [(1, vec![0]), (2, vec![0, 1])]);
