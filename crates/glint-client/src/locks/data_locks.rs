@@ -262,7 +262,7 @@ impl<T: Transport> Client<T> {
     async fn make_stable(&self, ino: Ino) {
         if self.transport.unstable(ino).is_empty() {
             // Something may be under way that was given up with another lock of the file.
-            return self.transport.until_answered(ino).await;
+            return self.transport.until_answered(Some(ino)).await;
         }
         let patience = host::sleep(self.parameters.lease / 2);
         // What is under way is dropped with this: it would be waited for below.
@@ -271,7 +271,7 @@ impl<T: Transport> Client<T> {
             Either::Right(_) => None,
         };
         match synced {
-            Some(Ok(())) => return self.transport.until_answered(ino).await,
+            Some(Ok(())) => return self.transport.until_answered(Some(ino)).await,
             Some(Err(errno)) => tracing::warn!(
                 %ino, %errno,
                 "could not sync what was written under a lock; it is returned, and the data is \

@@ -5,9 +5,11 @@
 
 use crate::client::Client;
 use crate::data::write_back::AGE_MAX;
+use futures_util::future::select;
 use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::clock;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +18,9 @@ use std::time::Duration;
 const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
 /// Pause before what has become old, and the lease, are seen to again.
 const ROUND: Duration = Duration::from_millis(100);
+
+/// How long the end waits for answers to what is sent again.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Inodes that are forgotten without a pause: about a millisecond of this thread, which also answers
 /// recalls.
@@ -212,6 +217,10 @@ impl<T: Transport> Client<T> {
         {
             tracing::error!(%errno, "what was changed last may not be on stable storage");
         }
+        // Where a change that is sent again may still be made, others get what this client has locked
+        // a lease later.
+        let answered = pin!(self.transport.until_answered(None));
+        select(answered, pin!(host::sleep(LAST_ANSWERS))).await;
     }
 
     /// Writes what has become old.

@@ -25,11 +25,11 @@ impl Durability for Fake {
 
     async fn abandon(&self, ino: Ino) {
         self.0.lock().abandons += 1;
-        self.until_answered(ino).await;
+        self.until_answered(Some(ino)).await;
         self.0.lock().unstable.clear();
     }
 
-    async fn until_answered(&self, _: Ino) {
+    async fn until_answered(&self, _: Option<Ino>) {
         while self.0.lock().holds_resends {
             glint_net::host::sleep(Duration::from_millis(1)).await;
         }

@@ -260,11 +260,8 @@ impl<M: Transport> Cluster<M> {
 
     /// Waits, and asks the MDS for the rows of the chains if nobody has just done so.
     async fn ask_rows(&self, pause: Duration) -> FsResult<()> {
-        if !self.rows.resent.is_empty() {
-            // Whoever waits for one of these asks for rows meanwhile.
-            self.mds.adopt_left();
-            self.osses.read().iter().for_each(|oss| oss.remote.adopt_left());
-        }
+        // Whoever waits for one of these asks for rows meanwhile.
+        self.adopt_left_everywhere();
         if self.rows.is_due(pause) {
             let inquiry = self.rows.inquire();
             let mut servers = None;
@@ -430,23 +427,25 @@ impl<M: Transport> Durability for Cluster<M> {
     async fn abandon(&self, ino: Ino) {
         self.abandon_logged(ino).await;
         self.rows.abandon(ino);
-        self.until_answered(ino).await;
+        self.until_answered(Some(ino)).await;
         // What was answered meanwhile is logged.
         self.abandon_logged(ino).await;
     }
 
-    async fn until_answered(&self, ino: Ino) {
-        if self.rows.is_resent(ino) {
+    async fn until_answered(&self, ino: Option<Ino>) {
+        let is_meant = |of: Ino| ino.is_none_or(|ino| ino == of);
+        if !self.rows.is_resent(is_meant) {
+            return;
+        }
+        if let Some(ino) = ino {
             tracing::warn!(
                 %ino,
                 "a change that is sent again to the head of a chain has no answer; the lock of its \
                 file is not returned before that, or before another head has taken over"
             );
-            // Apart from the state of each return: it is rare, and has much more.
-            Box::pin(self.until_not_resent(ino)).await;
-            // What was answered meanwhile is logged.
-            self.abandon_logged(ino).await;
         }
+        // Apart from the state of each return: it is rare, and has much more.
+        Box::pin(self.until_not_resent(is_meant)).await;
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {

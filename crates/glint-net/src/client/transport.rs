@@ -210,9 +210,9 @@ pub trait Durability: Send + Sync + 'static {
         ready(())
     }
 
-    /// Waits until no server makes a change of a file's data any more that was sent to it again and
-    /// is not waited for otherwise: no lock of the file is returned before.
-    fn until_answered(&self, _ino: Ino) -> impl Future<Output = ()> {
+    /// Waits until no server makes a change of a file's data any more, or of any, that was sent to it
+    /// again and is not waited for otherwise: no lock of the file is returned before.
+    fn until_answered(&self, _ino: Option<Ino>) -> impl Future<Output = ()> {
         ready(())
     }
 

@@ -3,7 +3,7 @@
 use crate::client::cluster::head_retry::HeadRetry;
 use crate::client::cluster::{Cluster, LOOK_AGAIN};
 use crate::client::recovery::abandoned::ObjectToSync;
-use crate::client::transport::{Durability, Transport};
+use crate::client::transport::{Durability, OstRequests, Transport};
 use crate::host;
 use glint_proto::chain::ChainVersion;
 use glint_proto::{Bulk, FsResult, Ino, OstRequest};
@@ -56,13 +56,22 @@ impl<M: Transport> Cluster<M> {
         }
     }
 
-    /// Waits until no head makes a change of a file any more that was sent to it again. Where the chain
-    /// has another head, that one is asked whether it has taken over.
-    pub(super) async fn until_not_resent(&self, ino: Ino) {
+    /// Has changes be answered that were sent again by threads that are gone.
+    pub(super) fn adopt_left_everywhere(&self) {
+        if !self.rows.resent.is_empty() {
+            self.mds.adopt_left();
+            self.osses.read().iter().for_each(|oss| oss.remote.adopt_left());
+        }
+    }
+
+    /// Waits until no head makes a change any more that was sent to it again, of the files that are
+    /// meant. Where the chain has another head, that one is asked whether it has taken over.
+    pub(super) async fn until_not_resent(&self, is_meant: impl Fn(Ino) -> bool + Copy) {
         let asking = async {
             let mut retry = HeadRetry::new();
+            self.adopt_left_everywhere();
             loop {
-                while let Some((target, of)) = self.rows.resent_to_former_head(ino)
+                while let Some((target, of)) = self.rows.resent_to_former_head(is_meant)
                     && self.has_synced(target, of, &mut retry).await
                 {}
                 // Nobody else may ask for rows.
@@ -71,7 +80,7 @@ impl<M: Transport> Cluster<M> {
                 let _ = self.ask_rows(Duration::ZERO).await;
             }
         };
-        futures_lite::future::or(self.rows.until_not_resent(ino), asking).await;
+        futures_lite::future::or(self.rows.until_not_resent(is_meant), asking).await;
     }
 
     /// Has the head of a chain sync an object, once. Returns whether it has. (The capability of a
@@ -97,7 +106,7 @@ mod tests {
     use crate::client::session::ClientSession;
     use crate::client::session::tests::welcome;
     use crate::client::transport::{
-        Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests, ServerStatistics,
+        Granting, LockClient, LockTraffic, MdsRequests, MdsSession, ServerStatistics,
     };
     use crate::transport::framing::{Envelope, request_frame};
     use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState};
@@ -407,12 +416,15 @@ mod tests {
                 assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
                 // Nor is another lock of the file, under which nothing is left to sync.
                 assert!(cluster.unstable(FILE).is_empty());
-                assert!(futures_util::poll!(pin!(cluster.until_answered(FILE))).is_pending());
+                for ino in [Some(FILE), None] {
+                    assert!(futures_util::poll!(pin!(cluster.until_answered(ino))).is_pending());
+                }
                 // The head may have the change in its socket and not have heard of this row.
                 cluster.rows.learn(row(4, [2, 1], MemberState::Serving));
                 assert!(futures_util::poll!(abandoning.as_mut()).is_pending());
                 end(&cluster, &session);
                 abandoning.await;
+                assert!(futures_util::poll!(pin!(cluster.until_answered(None))).is_ready());
                 assert!(cluster.rows.moved.is_empty());
                 assert_eq!(*cluster.mds.steps.lock(), steps);
                 session.end();

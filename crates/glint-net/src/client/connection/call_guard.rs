@@ -88,6 +88,10 @@ pub(super) mod tests {
     pub(in crate::client::connection) const OF: ObjectToSync =
         ObjectToSync { object: ObjectId { ino: Ino(7), stripe: 0 }, capability: None };
 
+    pub(in crate::client::connection) fn is_ours(ino: Ino) -> bool {
+        ino == OF.object.ino
+    }
+
     pub(in crate::client::connection) fn by(version: u32) -> ChainVersion {
         ChainVersion { target: ID.target(), version }
     }
@@ -119,7 +123,7 @@ pub(super) mod tests {
             let connection = Connection::of_thread(&session).unwrap();
             let is_under_way = || {
                 let is_waited_for = rows.until_none_resent(row).now_or_never().is_none();
-                (is_waited_for, rows.is_resent(OF.object.ino))
+                (is_waited_for, rows.is_resent(is_ours))
             };
             let send_and_drop = || {
                 let mut call = pin!(connection.call(&request, &Bulk::None, &|| true));
@@ -180,9 +184,9 @@ pub(super) mod tests {
                 drop(resent);
                 connection.forget_elsewhere();
                 assert_eq!(connection.unanswered().len(), 1, "a copy may be with the server");
-                assert!(rows.is_resent(OF.object.ino));
+                assert!(rows.is_resent(is_ours));
                 connection.finish(0);
-                assert!(!rows.is_resent(OF.object.ino));
+                assert!(!rows.is_resent(is_ours));
             }
             session.end();
         });

@@ -420,11 +420,11 @@ mod tests {
                 let at = connection.pending.borrow().iter().position(Option::is_some).unwrap();
                 let xid = connection.pending.borrow()[at].as_ref().unwrap().xid;
                 drop((call, resent));
-                assert_eq!(rows.is_resent(OBJECT.ino), has_to_end);
+                assert_eq!(rows.is_resent(|ino| ino == OBJECT.ino), has_to_end);
                 assert!(connection.pending.borrow()[at].is_some(), "the server may have it");
                 numbers.send((connection.first_slot + at as u16, xid)).unwrap();
                 until(|| connection.pending.borrow()[at].is_none()).await;
-                assert!(!rows.is_resent(OBJECT.ino));
+                assert!(!rows.is_resent(|ino| ino == OBJECT.ino));
             });
         }
     }

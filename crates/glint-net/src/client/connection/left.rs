@@ -95,7 +95,9 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::connection::call_guard::tests::{OF, by, change, session_with_rows};
+    use crate::client::connection::call_guard::tests::{
+        OF, by, change, is_ours, session_with_rows,
+    };
     use crate::client::recovery::frames::parse;
     use futures_util::FutureExt;
     use glint_proto::Bulk;
@@ -130,7 +132,7 @@ mod tests {
         });
         assert_eq!(sent.len(), 1);
         for is_answered in [false, true] {
-            assert!(rows.is_resent(OF.object.ino), "the server may have it");
+            assert!(rows.is_resent(is_ours), "the server may have it");
             on_a_thread(async || {
                 let left = session.connection_numbers.lock().take_left();
                 assert_eq!(left.len(), 1);
@@ -148,7 +150,7 @@ mod tests {
                 }
             });
         }
-        assert!(!rows.is_resent(OF.object.ino));
+        assert!(!rows.is_resent(is_ours));
         assert!(session.connection_numbers.lock().take_left().is_empty());
         session.end();
     }

@@ -188,27 +188,30 @@ impl ChainRows {
         self.resent.ended.until(|| (!is_one()).then_some(())).await;
     }
 
-    /// Waits until no head makes a change of a file any more that was sent to it again.
-    pub(crate) async fn until_not_resent(&self, ino: Ino) {
-        self.resent.ended.until(|| (!self.is_resent(ino)).then_some(())).await;
+    /// Waits until no head makes a change any more that was sent to it again, of the files that are
+    /// meant.
+    pub(crate) async fn until_not_resent(&self, is_meant: impl Fn(Ino) -> bool + Copy) {
+        self.resent.ended.until(|| (!self.is_resent(is_meant)).then_some(())).await;
     }
 
-    /// Whether a head may still make a change of a file that was sent to it again.
-    pub(crate) fn is_resent(&self, ino: Ino) -> bool {
-        self.resent.is_any(|one| one.of.object.ino == ino)
+    /// Whether a head may still make a change of such a file that was sent to it again.
+    pub(crate) fn is_resent(&self, is_meant: impl Fn(Ino) -> bool) -> bool {
+        self.resent.is_any(|one| is_meant(one.of.object.ino))
     }
 
-    /// The chain and the object of a change of a file that was sent again to one that is the head no
-    /// more, if another one is.
-    pub(crate) fn resent_to_former_head(&self, ino: Ino) -> Option<(u16, ObjectToSync)> {
-        let is_of_file = |one: &&ResentEntry| one.of.object.ino == ino;
-        let of_file: Vec<ResentEntry> =
-            self.resent.under_way.lock().changes.iter().filter(is_of_file).copied().collect();
+    /// The chain and the object of a change of such a file that was sent again to one that is the head
+    /// no more, if another one is.
+    pub(crate) fn resent_to_former_head(
+        &self,
+        is_meant: impl Fn(Ino) -> bool,
+    ) -> Option<(u16, ObjectToSync)> {
+        let all: Vec<ResentEntry> = self.resent.under_way.lock().changes.clone();
         let has_another_head = |(before, by): HeadByRow| {
             let now = self.get(by.target).and_then(|row| row.head());
             now.is_some_and(|now| now != before)
         };
-        let former = of_file.into_iter().find(|one| has_another_head(one.to));
+        let is_former = |one: &ResentEntry| is_meant(one.of.object.ino) && has_another_head(one.to);
+        let former = all.into_iter().find(is_former);
         former.map(|one| (one.to.1.target, one.of))
     }
 }
