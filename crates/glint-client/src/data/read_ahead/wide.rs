@@ -3,14 +3,17 @@
 //!
 //! A block of 1 MiB in a random order is a request, and a request brings 4 MiB at most. The other
 //! blocks of its region are read much later, so all of it goes to the kernel's pages. What that may
-//! cost is bytes that nobody reads, and so they are counted:
+//! cost is bytes that nobody reads, and so each file has an allowance of them ([`Allowance`]):
 //! - The kernel does not tell what it reads of its pages. Of the regions 1 in 4 is kept here, a few at
 //!   once, and it is known which of their pages are read; of the others as much is taken to be.
-//! - A region is fetched while all together are at most twice what is read of them, and so many bytes
-//!   more: 32 MiB, or a third of a file for which there is room. All of a file in blocks of 1 MiB
-//!   needs a fifth of it: once a part p of it was read, 1 - (1 - p)^4 of its regions were fetched.
-//! - A sixteenth of what is read alone is added. So a file that is read in another way later has
-//!   regions again, and random reads of a large database fetch a few percent more than they ask for.
+//! - In any stretch of reads, however the ones before it were, regions have at most twice as many
+//!   pages as are read of them, a sixteenth of what is read alone, and so many more as may be saved
+//!   up: a third of a file for which there is room (32 to 192 MiB), or 96 MiB of any other. All of a
+//!   file in blocks of 1 MiB needs a fifth of it: once a part p of it was read, 1 - (1 - p)^4 of its
+//!   regions were fetched.
+//! - A file for which there is room is given its third in advance, once, and no more than four times
+//!   what was read of it. Any other has to earn all: random reads of a large database fetch a few
+//!   percent more than they ask for.
 //! - Programs that read in order look the same where they begin. So a few reads are alone first, and
 //!   each read in a sequence takes one of those back.
 //!
@@ -33,12 +36,83 @@ const ONE_OF: u64 = 4;
 const KEPT: usize = 8;
 /// One that nobody has come to for so many reads is not kept any longer.
 const IDLE: u64 = 256;
-/// Pages fetched beyond twice what is read of them: of any file, and of one for which there is room
-/// one of so many of its pages, up to a limit.
-const BEYOND: Range<u64> = 8 * PAGES..48 * PAGES;
+/// Pages that may be saved up: for a file for which there is room one of so many of its pages, within
+/// limits, and for any other.
 const SHARE: u64 = 3;
+const SHARES: Range<u64> = 8 * PAGES..48 * PAGES;
+const EARNED: u64 = 24 * PAGES;
+/// Of a file for which there is room so many for each page that was read are given in advance.
+const ADVANCE: u64 = 4;
 /// One page in so many that are read alone is added.
 const PROBE: u64 = 16;
+/// A page that is read of a kept region stands for so many at most.
+const WEIGHT_MAX: u64 = 4 * ONE_OF;
+/// Regions that count, of the last ones, where it is said for how many a kept one stands.
+const LAST: u64 = 128;
+
+/// Pages that regions of a file may still have, and nobody read. Of each two pages of a region one is
+/// paid by a page that is read.
+#[derive(Default)]
+struct Allowance {
+    left: u64,
+    /// Pages that may be saved up.
+    most: u64,
+    /// Pages that were given in advance.
+    given: u64,
+    /// Regions that were fetched, and how many of them were kept; half as many when there are
+    /// [`LAST`].
+    fetched: u64,
+    kept: u64,
+}
+
+impl Allowance {
+    /// The file has `size` bytes, and there is `room` for so many.
+    fn set_size(&mut self, size: u64, room: u64) {
+        if size <= room {
+            self.most = (size / PAGE / SHARE).clamp(SHARES.start, SHARES.end);
+        } else {
+            (self.most, self.given) = (EARNED, EARNED);
+        }
+    }
+
+    fn save(&mut self, pages: u64) {
+        self.left = (self.left + pages).min(self.most);
+        // What is saved and what may still be given are never more than the most.
+        self.given = self.given.max(self.left);
+    }
+
+    /// So many pages are read, which are in no region that is here.
+    fn on_read(&mut self, pages: u64) {
+        let advance = (ADVANCE * pages).min(self.most.saturating_sub(self.given));
+        self.given += advance;
+        self.save(advance);
+    }
+
+    /// They are read alone.
+    fn on_alone(&mut self, pages: u64) {
+        self.save(pages / PROBE);
+    }
+
+    /// Whether a region of so many pages may be fetched, of which some are read now.
+    fn has(&self, pages: u64, own: u64) -> bool {
+        pages <= self.left + 2 * own
+    }
+
+    /// It is fetched.
+    fn on_fetch(&mut self, pages: u64, own: u64, is_kept: bool) {
+        self.left = (self.left + 2 * own).saturating_sub(pages).min(self.most);
+        if self.fetched == LAST {
+            (self.fetched, self.kept) = (self.fetched / 2, self.kept / 2);
+        }
+        (self.fetched, self.kept) = (self.fetched + 1, self.kept + u64::from(is_kept));
+    }
+
+    /// So many pages of a region that is kept are read for the first time.
+    fn on_used(&mut self, pages: u64) {
+        let stands_for = self.fetched.div_ceil(self.kept.max(1)).clamp(1, WEIGHT_MAX);
+        self.save(2 * pages * stands_for);
+    }
+}
 
 /// A region that was fetched because of a read in it, or is on its way.
 struct WideWindow {
@@ -57,14 +131,7 @@ pub(super) struct WideReads {
     now: u64,
     /// Reads that were alone, less those in sequences.
     strays: u64,
-    /// Pages that were read alone.
-    alone: u64,
-    /// Regions that were fetched, and their pages.
-    regions: u64,
-    fetched: u64,
-    /// Pages of those that were kept, and how many of them were read.
-    kept: u64,
-    used: u64,
+    allowance: Allowance,
 }
 
 impl WideWindow {
@@ -93,7 +160,7 @@ impl WideReads {
         if window.is_kept {
             self.now += 1;
             window.touched = self.now;
-            self.used += window.on_read(read);
+            self.allowance.on_used(window.on_read(read));
             if window.read.count() == block.len.div_ceil(PAGE) {
                 self.windows.swap_remove(at);
             }
@@ -120,20 +187,21 @@ impl WideReads {
         let (start, pages) = (number * REGION, pages_in(number, size));
         let end = (start + REGION).min(size);
         let is_part = read.end <= end && read.end - read.start < end - start;
-        let may = is_part && are_many && self.pays(pages, size, room);
+        let own = (read.end - read.start).div_ceil(PAGE);
+        self.allowance.set_size(size, room);
+        self.allowance.on_read(own);
+        let may = is_part && are_many && self.allowance.has(pages, own);
         let block = may.then(|| BlockAhead::coming(start, end - start, memory)).flatten();
         let Some(block) = block else {
-            self.alone += (read.end - read.start).div_ceil(PAGE);
+            self.allowance.on_alone(own);
             return Around::Alone;
         };
-        let is_kept = self.regions.is_multiple_of(ONE_OF) && self.has_room_to_keep(memory);
+        let is_kept =
+            self.allowance.fetched.is_multiple_of(ONE_OF) && self.has_room_to_keep(memory);
         let (touched, read_of_it) = (self.now, PageBits::default());
         let mut window = WideWindow { block: block.clone(), is_kept, read: read_of_it, touched };
         let own = window.on_read(read);
-        if is_kept {
-            (self.kept, self.used) = (self.kept + pages, self.used + own);
-        }
-        (self.regions, self.fetched) = (self.regions + 1, self.fetched + pages);
+        self.allowance.on_fetch(pages, own, is_kept);
         self.windows.push(window);
         Around::Fetch { window: block, is_kept }
     }
@@ -145,14 +213,6 @@ impl WideReads {
         // Half of the memory is for what is read ahead.
         let kept = self.windows.iter().filter(|one| one.is_kept).count();
         kept < KEPT && !memory.is_half_used()
-    }
-
-    /// Whether so many pages more would not be too many.
-    fn pays(&self, pages: u64, size: u64, room: u64) -> bool {
-        let share = if size <= room { size / PAGE / SHARE } else { 0 };
-        let beyond = share.clamp(BEYOND.start, BEYOND.end) + self.alone / PROBE;
-        let used = u128::from(self.fetched) * u128::from(self.used) / u128::from(self.kept.max(1));
-        u128::from(self.fetched + pages) <= 2 * used + u128::from(beyond)
     }
 
     /// Whether so many large reads are in no order that the next one may have a region.
@@ -271,7 +331,7 @@ mod tests {
         for _ in 0..100 {
             let block = file.any(1024);
             file.read(block);
-            let most = 2 * file.reads * MIB + BEYOND.end * PAGE;
+            let most = 2 * file.reads * MIB + SHARES.end * PAGE;
             assert!(file.bytes <= most, "{} bytes", file.bytes);
         }
     }
@@ -294,6 +354,29 @@ mod tests {
             requests.push(file.requests);
         }
         assert!(requests[0] > 256 && requests[3] <= 140, "{requests:?}");
+    }
+
+    /// Parts of it are read whole, and then blocks anywhere, again and again.
+    #[test]
+    fn a_file_that_is_read_in_another_way_costs_what_was_saved_up_and_no_more() {
+        let mut file = Reads::of(100 << 30, 1 << 30);
+        for part in 0..256 {
+            for block in file.order(64 * part..64 * part + 64) {
+                file.read(block);
+            }
+        }
+        assert!(file.requests < 5000, "regions pay: {}", file.requests);
+        for of in [100 << 10, 16 << 10] {
+            let before = file.bytes;
+            for _ in 0..4096 {
+                file.kernel.clear();
+                let block = file.any(of);
+                file.read(block);
+            }
+            let bytes = file.bytes - before;
+            let most = (4096 + 4096 / 8) * MIB + 2 * EARNED * PAGE;
+            assert!(bytes <= most, "{} MiB of {}", bytes / MIB, of);
+        }
     }
 
     /// Another client writes to it between any four reads.
