@@ -14,6 +14,8 @@
 //! - A file for which there is room is given its third in advance, once, and no more than four times
 //!   what was read of it. Any other has to earn all: random reads of a large database fetch a few
 //!   percent more than they ask for.
+//! - The allowance outlives the open of a file, as long as the inode is known: who opens it again and
+//!   again to read a little has no new one each time.
 //! - Programs that read in order look the same where they begin. So a few reads are alone first, and
 //!   each read in a sequence takes one of those back.
 //!
@@ -234,6 +236,17 @@ impl WideReads {
     pub(super) fn forget_all(&mut self) {
         self.windows.clear();
     }
+
+    /// Nobody has the file open any more. What is left is what regions may cost later.
+    pub(super) fn on_close(&mut self) {
+        self.forget_all();
+        self.strays = 0;
+    }
+
+    /// Whether nothing has to be remembered.
+    pub(super) fn is_new(&self) -> bool {
+        self.windows.is_empty() && self.allowance.most == 0
+    }
 }
 
 #[cfg(test)]
@@ -377,6 +390,27 @@ mod tests {
             let most = (4096 + 4096 / 8) * MIB + 2 * EARNED * PAGE;
             assert!(bytes <= most, "{} MiB of {}", bytes / MIB, of);
         }
+    }
+
+    /// As loaders of data do that take a few samples of a file at once.
+    #[test]
+    fn a_file_that_is_opened_again_and_again_has_no_new_allowance() {
+        let mut file = Reads::of(512 * MIB, 1 << 30);
+        for _ in 0..60 {
+            for _ in 0..20 {
+                let block = file.any(512);
+                file.read(block);
+            }
+            file.wide.on_close();
+            file.kernel.clear();
+        }
+        assert!(10 * file.bytes <= 14 * file.reads * MIB, "{} MiB", file.bytes / MIB);
+        let mut large = Reads::of(16 << 30, 1 << 30);
+        for _ in 0..30 {
+            let block = large.any(16 << 10);
+            large.read(block);
+        }
+        assert_eq!(large.bytes, 30 * MIB, "it has earned nothing yet");
     }
 
     /// Another client writes to it between any four reads.
