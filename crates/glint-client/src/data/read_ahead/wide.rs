@@ -27,15 +27,14 @@ use crate::data::read_ahead::page_bits::{PAGES, PageBits, REGION};
 use crate::data::read_ahead::region::{pages_in, pages_touched};
 use crate::data::read_ahead::{BlockAhead, PAGE, ReadAheadMemory};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes of the smallest read that may have a region.
 pub(super) const WIDE_MIN: u64 = REGION / 16;
 /// Reads that are alone before one has a region.
 const ALONE: u64 = 8;
-/// One of so many regions is kept, and so many at once.
+/// One of so many regions is kept, if there is a place ([`ReadAheadMemory::keep`]).
 const ONE_OF: u64 = 4;
-const KEPT: usize = 8;
 /// One that nobody has come to for so many reads is not kept any longer.
 const IDLE: u64 = 256;
 /// Pages that may be saved up: for a file for which there is room one of so many of its pages, within
@@ -116,9 +115,11 @@ impl Allowance {
     }
 }
 
-/// A region that was fetched because of a read in it, or is on its way.
+/// A region that was fetched because of a read in it, or is on its way. It is here as long as it is
+/// kept, or somebody fetches it or gives it to the kernel.
 struct WideWindow {
-    block: Arc<BlockAhead>,
+    block: Weak<BlockAhead>,
+    range: Range<u64>,
     is_kept: bool,
     read: PageBits,
     /// When it was read last.
@@ -136,15 +137,28 @@ pub(super) struct WideReads {
     allowance: Allowance,
 }
 
+impl Drop for WideWindow {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.upgrade().filter(|_| self.is_kept) {
+            block.let_go();
+        }
+    }
+}
+
 impl WideWindow {
     fn has(&self, read: &Range<u64>) -> bool {
-        self.block.offset <= read.start && read.end <= self.block.end()
+        self.range.start <= read.start && read.end <= self.range.end
+    }
+
+    /// Its data, which is here or on its way.
+    fn block(&self) -> Option<Arc<BlockAhead>> {
+        self.block.upgrade().filter(|block| !block.has_failed())
     }
 
     /// Notes a read. Returns how many of its pages were not read before.
     fn on_read(&mut self, read: &Range<u64>) -> u64 {
         let before = self.read.count();
-        self.read.insert(&pages_touched(self.block.offset / REGION, read));
+        self.read.insert(&pages_touched(self.range.start / REGION, read));
         self.read.count() - before
     }
 }
@@ -154,11 +168,10 @@ impl WideReads {
     pub(super) fn find(&mut self, read: &Range<u64>) -> Option<Arc<BlockAhead>> {
         let at = self.windows.iter().position(|window| window.has(read))?;
         let window = &mut self.windows[at];
-        if window.block.has_failed() {
+        let Some(block) = window.block() else {
             self.windows.swap_remove(at);
             return None;
-        }
-        let block = window.block.clone();
+        };
         if window.is_kept {
             self.now += 1;
             window.touched = self.now;
@@ -192,29 +205,32 @@ impl WideReads {
         let own = (read.end - read.start).div_ceil(PAGE);
         self.allowance.set_size(size, room);
         self.allowance.on_read(own);
-        let may = is_part && are_many && self.allowance.has(pages, own);
+        // Half of the memory is for what is read in order.
+        let may = is_part && are_many && !memory.is_half_used() && self.allowance.has(pages, own);
         let block = may.then(|| BlockAhead::coming(start, end - start, memory)).flatten();
         let Some(block) = block else {
             self.allowance.on_alone(own);
             return Around::Alone;
         };
-        let is_kept =
-            self.allowance.fetched.is_multiple_of(ONE_OF) && self.has_room_to_keep(memory);
-        let (touched, read_of_it) = (self.now, PageBits::default());
-        let mut window = WideWindow { block: block.clone(), is_kept, read: read_of_it, touched };
+        self.drop_idle();
+        let is_kept = self.allowance.fetched.is_multiple_of(ONE_OF) && block.keep();
+        let mut window = WideWindow {
+            block: Arc::downgrade(&block),
+            range: start..end,
+            is_kept,
+            read: PageBits::default(),
+            touched: self.now,
+        };
         let own = window.on_read(read);
         self.allowance.on_fetch(pages, own, is_kept);
         self.windows.push(window);
         Around::Fetch { window: block, is_kept }
     }
 
-    /// Whether one more region may be kept; those that nobody comes to make room.
-    fn has_room_to_keep(&mut self, memory: &ReadAheadMemory) -> bool {
+    /// Drops regions that are not here any more, did not come, or are kept and nobody comes to.
+    fn drop_idle(&mut self) {
         let idle = self.now.saturating_sub(IDLE);
-        self.windows.retain(|one| !one.is_kept || one.touched >= idle);
-        // Half of the memory is for what is read ahead.
-        let kept = self.windows.iter().filter(|one| one.is_kept).count();
-        kept < KEPT && !memory.is_half_used()
+        self.windows.retain(|one| one.block().is_some() && (!one.is_kept || one.touched >= idle));
     }
 
     /// Whether so many large reads are in no order that the next one may have a region.
@@ -229,7 +245,7 @@ impl WideReads {
 
     /// Forgets a region: the kernel has it, or it did not come.
     pub(super) fn forget(&mut self, window: &Arc<BlockAhead>) {
-        self.windows.retain(|known| !Arc::ptr_eq(&known.block, window));
+        self.windows.retain(|known| known.block.as_ptr() != Arc::as_ptr(window));
     }
 
     /// Forgets all regions: the data may have changed. What was not read of them never will be.
@@ -252,7 +268,10 @@ impl WideReads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::read_ahead::memory;
+    use glint_proto::clock;
     use std::collections::HashSet;
+    use std::time::{Duration, Instant};
 
     const MIB: u64 = 1 << 20;
 
@@ -314,7 +333,7 @@ mod tests {
                 }
             };
             (self.requests, self.bytes) = (self.requests + 1, self.bytes + bytes);
-            assert!(self.memory.used() as u64 <= KEPT as u64 * REGION);
+            assert!(self.memory.used() <= memory::MAX / 4);
         }
     }
 
@@ -439,6 +458,38 @@ mod tests {
             }
         }
         assert_eq!(file.bytes, file.requests * MIB);
+    }
+
+    /// A file that nobody reads any more, and another one.
+    #[test]
+    fn regions_that_are_kept_leave_memory_to_others_and_their_places_some_time_later() {
+        let now = Instant::now();
+        clock::simulate(Some(now));
+        let (mut idle, mut file) = (Reads::of(512 * MIB, 1 << 30), Reads::of(512 * MIB, 1 << 30));
+        file.memory = idle.memory.clone();
+        let kept = |file: &Reads| {
+            let kept = file.wide.windows.iter().filter(|one| one.is_kept && one.block().is_some());
+            kept.count() as u64
+        };
+        let places = memory::MAX as u64 / 4 / REGION;
+        (0..100).for_each(|n| idle.read(n * 37 % 512));
+        assert!(kept(&idle) == places && !idle.memory.is_half_used(), "{}", kept(&idle));
+        (0..100).for_each(|n| file.read(n * 37 % 512));
+        assert_eq!((kept(&file), kept(&idle)), (0, places));
+        clock::simulate(Some(now + Duration::from_secs(10)));
+        file.kernel.clear();
+        file.order(0..256)[..100].iter().for_each(|block| file.read(*block));
+        assert!(kept(&file) > 0 && kept(&idle) < places, "they have gone to a file that is read");
+        let other = BlockAhead::coming(0, memory::MAX as u64 / 2, &file.memory);
+        let before = (file.bytes, file.requests);
+        file.kernel.clear();
+        (0..8).for_each(|n| file.read(256 + n * 37 % 256));
+        let (bytes, requests) = (file.bytes - before.0, file.requests - before.1);
+        assert_eq!(bytes, requests * MIB, "half is for what is read in order");
+        drop((idle, other));
+        file.wide.forget_all();
+        assert_eq!(file.memory.used(), 0);
+        clock::simulate(None);
     }
 
     #[test]
