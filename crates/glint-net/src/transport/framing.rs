@@ -229,10 +229,11 @@ fn cut(bytes: &[u8]) -> Result<Cut, FrameError> {
                     frames.push(Frame { header, body, bulk: BulkPlace::Among(bulk) });
                     continue;
                 }
-                if frames.is_empty() && body.end <= bytes.len() && bulk.len() >= LARGE_BYTES {
-                    return Ok(Cut::Large(header, body));
+                match (bulk.len() >= LARGE_BYTES, body.end.checked_sub(bytes.len())) {
+                    (true, Some(missing)) if missing > 0 => missing,
+                    (true, _) if frames.is_empty() => return Ok(Cut::Large(header, body)),
+                    _ => bulk.end - bytes.len(),
                 }
-                bulk.end - bytes.len()
             }
         };
         return Ok(match frames.is_empty() {
@@ -374,6 +375,19 @@ mod tests {
             }
         }
         assert!(matches!(cut(&bytes).unwrap(), Cut::Frames(frames, _) if frames.len() == 2));
+    }
+
+    /// The bulk data would be received with the end of the body, if there were room for it.
+    #[test]
+    fn of_a_frame_with_large_bulk_data_the_body_is_received_first() {
+        let bytes = frame(&vec![1; LARGE_BYTES]);
+        let body_end = bytes.len() - LARGE_BYTES;
+        assert!(body_end > HEADER_BYTES);
+        for end in HEADER_BYTES..body_end {
+            let Cut::Missing(missing) = cut(&bytes[..end]).unwrap() else { panic!("{end}") };
+            assert_eq!(missing, body_end - end);
+        }
+        assert!(matches!(cut(&bytes[..body_end]).unwrap(), Cut::Large(..)));
     }
 
     #[test]
