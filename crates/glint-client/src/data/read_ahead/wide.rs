@@ -26,11 +26,13 @@ use crate::data::read_ahead::around::Around;
 use crate::data::read_ahead::page_bits::{PAGES, PageBits, REGION};
 use crate::data::read_ahead::region::{pages_in, pages_touched};
 use crate::data::read_ahead::{BlockAhead, PAGE, ReadAheadMemory};
+use glint_proto::limits::LARGE_BULK_BYTES;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// Bytes of the smallest read that may have a region.
 pub(super) const WIDE_MIN: u64 = REGION / 16;
+const _: () = assert!(WIDE_MIN == LARGE_BULK_BYTES as u64, "blocks that are kept are not copied");
 /// Reads that are alone before one has a region.
 const ALONE: u64 = 8;
 /// One of so many regions is kept, if there is a place ([`ReadAheadMemory::keep`]).
