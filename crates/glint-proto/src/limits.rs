@@ -72,6 +72,9 @@ pub const CHANGED_EXTENTS_PER_REPLY: usize = 4;
 pub const OBJECT_READS_MAX: usize = 64;
 /// Largest bulk part of a frame, the maximum RPC size.
 pub const BULK_BYTES_MAX: usize = 4 << 20;
+/// Least bulk part that is received in a buffer of its own, which its reader may keep, unless it came
+/// with what was received before.
+pub const LARGE_BULK_BYTES: usize = 256 << 10;
 /// Extents of an object that one request writes: enough to fill it with small pages of the
 /// kernel, and not so many that their execution holds a core for long.
 pub const EXTENTS_PER_WRITE_MAX: usize = 1024;

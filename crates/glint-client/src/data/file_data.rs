@@ -44,7 +44,7 @@ pub(crate) struct FileData {
     stored: bool,
     /// Small reads of it anywhere, while it is open.
     around: Option<Box<ReadAround>>,
-    /// Which of its regions were read, while it is open.
+    /// Which of its regions were read, while it is open, and what those may cost that are fetched.
     regions: Option<Box<Regions>>,
     loss: Option<Loss>,
 }
@@ -217,9 +217,12 @@ impl FileData {
         self.regions.get_or_insert_default()
     }
 
-    /// Forgets what was read of the file, and what was fetched because of that.
+    /// Forgets what was read of the file, and what was fetched because of that, but for what that has
+    /// cost.
     pub(crate) fn forget_around(&mut self) {
-        (self.around, self.regions) = (None, None);
+        self.around = None;
+        let regions = self.regions.take();
+        self.regions = regions.and_then(|regions| regions.after_close()).map(Box::new);
     }
 
     /// Notes that the kernel may get pages.

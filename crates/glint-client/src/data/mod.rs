@@ -16,7 +16,7 @@ pub(crate) mod write_limits;
 use crate::data::gate::DataGate;
 use crate::data::mover::MoveCounts;
 use crate::data::prefetch::PrefetchedFiles;
-use crate::data::read_ahead::ReadAheadMemory;
+use crate::data::read_ahead::{ReadAheadMemory, RegionPace};
 use crate::data::write_limits::WriteLimits;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct SharedByFiles {
     pub(crate) limits: WriteLimits,
     pub(crate) ahead_memory: ReadAheadMemory,
+    pub(crate) region_pace: RegionPace,
     pub(crate) prefetched: PrefetchedFiles,
     pub(crate) gate: DataGate,
     moves: MoveCounts,

@@ -27,6 +27,7 @@ pub(crate) use block::{BlockAhead, BlockOnItsWay};
 use glint_proto::limits::OBJECT_READS_MAX;
 pub(crate) use memory::ReadAheadMemory;
 pub(crate) use regions::Regions;
+pub(crate) use scattered_reads::RegionPace;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;

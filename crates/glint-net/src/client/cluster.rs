@@ -425,11 +425,11 @@ impl<M: Transport> Durability for Cluster<M> {
     }
 
     async fn abandon(&self, ino: Ino) {
-        self.abandon_logged(ino).await;
-        self.rows.abandon(ino);
+        self.abandon_kept(ino).await;
         self.until_answered(Some(ino)).await;
-        // What was answered meanwhile is logged.
-        self.abandon_logged(ino).await;
+        // Once more after none was seen, waited for or not: one that was answered since its server was
+        // looked at is in the log there, and was noted as sent again until it was. Sends nothing.
+        self.abandon_kept(ino).await;
     }
 
     async fn until_answered(&self, ino: Option<Ino>) {
@@ -457,13 +457,16 @@ impl<M: Transport> Durability for Cluster<M> {
 }
 
 impl<M: Transport> Cluster<M> {
-    async fn abandon_logged(&self, ino: Ino) {
+    /// Forgets changes of a file: those in logs of servers first, from where they come to those that
+    /// wait for a head.
+    async fn abandon_kept(&self, ino: Ino) {
         self.mds.abandon(ino).await;
         let osses: Vec<Arc<Remote>> =
             self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
         for remote in osses {
             remote.abandon(ino).await;
         }
+        self.rows.abandon(ino);
     }
 
     async fn commit_everywhere(&self) -> FsResult<()> {

@@ -28,11 +28,11 @@ use crate::client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
     PeerRequests, ServerStatistics, Transport,
 };
-use crate::transport::framing::{LARGE_BYTES, ReceivedBulk};
+use crate::transport::framing::ReceivedBulk;
 use crate::transport::stream::Address;
 use crate::{NetError, host};
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
-use glint_proto::limits::AWAY_MS;
+use glint_proto::limits::{AWAY_MS, LARGE_BULK_BYTES};
 use glint_proto::lock::Return;
 use glint_proto::message::{ObjectRead, OstOrder, Reply, Request, Welcome};
 use glint_proto::oss::OssInfo;
@@ -309,7 +309,7 @@ impl OstRequests for Remote {
 
     async fn read_objects(&self, reads: Vec<ObjectRead>, says: &dyn Fn(usize, FsResult<Vec<u8>>)) {
         if let [read] = reads[..]
-            && read.len as usize >= LARGE_BYTES
+            && read.len as usize >= LARGE_BULK_BYTES
         {
             return says(0, self.read_one(read).await);
         }

@@ -7,7 +7,7 @@ use crate::transport::stream::Stream;
 use compio_buf::BufResult;
 use compio_io::AsyncReadExt;
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header, NO_SLOT};
-use glint_proto::limits::BODY_BYTES_MAX;
+use glint_proto::limits::{BODY_BYTES_MAX, LARGE_BULK_BYTES};
 use glint_proto::message::{Reply, Request};
 use glint_proto::{ClientId, Errno, Op, clock};
 use glint_telemetry::Counter;
@@ -39,8 +39,6 @@ enum BulkPlace {
 /// Buffers that a thread keeps for the next reads, and the largest of them.
 const SPARES: usize = 16;
 pub(crate) const SPARE_BYTES: usize = 256 << 10;
-/// Least bulk data that has a buffer of its own, unless it came with what was received before.
-pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -229,10 +227,11 @@ fn cut(bytes: &[u8]) -> Result<Cut, FrameError> {
                     frames.push(Frame { header, body, bulk: BulkPlace::Among(bulk) });
                     continue;
                 }
-                if frames.is_empty() && body.end <= bytes.len() && bulk.len() >= LARGE_BYTES {
-                    return Ok(Cut::Large(header, body));
+                match (bulk.len() >= LARGE_BULK_BYTES, body.end.checked_sub(bytes.len())) {
+                    (true, Some(missing)) if missing > 0 => missing,
+                    (true, _) if frames.is_empty() => return Ok(Cut::Large(header, body)),
+                    _ => bulk.end - bytes.len(),
                 }
-                bulk.end - bytes.len()
             }
         };
         return Ok(match frames.is_empty() {
@@ -376,9 +375,22 @@ mod tests {
         assert!(matches!(cut(&bytes).unwrap(), Cut::Frames(frames, _) if frames.len() == 2));
     }
 
+    /// The bulk data would be received with the end of the body, if there were room for it.
+    #[test]
+    fn of_a_frame_with_large_bulk_data_the_body_is_received_first() {
+        let bytes = frame(&vec![1; LARGE_BULK_BYTES]);
+        let body_end = bytes.len() - LARGE_BULK_BYTES;
+        assert!(body_end > HEADER_BYTES);
+        for end in HEADER_BYTES..body_end {
+            let Cut::Missing(missing) = cut(&bytes[..end]).unwrap() else { panic!("{end}") };
+            assert_eq!(missing, body_end - end);
+        }
+        assert!(matches!(cut(&bytes[..body_end]).unwrap(), Cut::Large(..)));
+    }
+
     #[test]
     fn large_bulk_data_has_a_buffer_of_its_own_however_it_comes() {
-        let large: Vec<u8> = (0..2 * LARGE_BYTES + 5).map(|at| at as u8).collect();
+        let large: Vec<u8> = (0..2 * LARGE_BULK_BYTES + 5).map(|at| at as u8).collect();
         let bytes = [frame(b"small"), frame(&large), frame(b"end")].concat();
         for piece in [1, 1000, READ_BYTES, bytes.len()] {
             let (there, back) = (Rc::new(Wire::default()), Rc::new(Wire::default()));

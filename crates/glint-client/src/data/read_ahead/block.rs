@@ -37,6 +37,16 @@ impl BlockAhead {
         memory.take(len as usize).then_some(()).map(block)
     }
 
+    /// Keeps it, if there is a place: see [`ReadAheadMemory::keep`].
+    pub(super) fn keep(self: &Arc<BlockAhead>) -> bool {
+        self.memory.keep(self)
+    }
+
+    /// Keeps it no longer.
+    pub(super) fn let_go(self: &Arc<BlockAhead>) {
+        self.memory.let_go(self);
+    }
+
     /// Where it ends in the file.
     pub(super) fn end(&self) -> u64 {
         self.offset + self.len

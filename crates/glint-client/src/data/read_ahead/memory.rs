@@ -1,12 +1,26 @@
 //! Memory of what is read ahead: all files share a limit, and those that nobody has read yet another.
+//!
+//! Invariant: blocks that are kept to find out how much of them is read take a quarter of the limit at
+//! most, of all files together, and none is in the way of another one for longer than [`KEPT_FOR`],
+//! though nobody reads its file any more.
 
+use crate::data::read_ahead::BlockAhead;
+use glint_proto::clock;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Memory for all files.
 pub(super) const MAX: usize = 128 << 20;
 /// Memory for small files that nobody has read yet.
 const PREFETCHED_MAX: usize = 32 << 20;
+
+/// One of so many bytes is for blocks that are kept.
+const KEPT_PART: usize = 4;
+/// For how long a block is kept that is in the way of another one.
+const KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// Memory that is used for reading ahead.
 #[derive(Clone)]
@@ -17,6 +31,13 @@ struct MemoryUse {
     max: AtomicUsize,
     /// With ample memory.
     most: usize,
+    /// Blocks that are kept, the oldest one first. Whoever has one kept lets it go.
+    kept: Mutex<VecDeque<KeptBlock>>,
+}
+
+struct KeptBlock {
+    since: Instant,
+    block: Arc<BlockAhead>,
 }
 
 impl Default for ReadAheadMemory {
@@ -33,7 +54,7 @@ impl ReadAheadMemory {
 
     fn of(most: usize) -> ReadAheadMemory {
         let (used, max) = (AtomicUsize::new(0), AtomicUsize::new(most));
-        ReadAheadMemory(Arc::new(MemoryUse { used, max, most }))
+        ReadAheadMemory(Arc::new(MemoryUse { used, max, most, kept: Mutex::default() }))
     }
 
     /// Halves the limit of ample memory so many times.
@@ -71,6 +92,31 @@ impl ReadAheadMemory {
     /// Gives so many back.
     pub(super) fn give(&self, bytes: usize) {
         self.0.used.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Keeps a block until [`let_go`](ReadAheadMemory::let_go), or until another one needs its place
+    /// some time later. Returns false if there is no place.
+    pub(super) fn keep(&self, block: &Arc<BlockAhead>) -> bool {
+        let (now, most) = (clock::now(), (self.limit() / KEPT_PART) as u64);
+        let mut kept = self.0.kept.lock();
+        let mut bytes = kept.iter().map(|one| one.block.len).sum::<u64>() + block.len;
+        let is_old = |one: &&KeptBlock| now.saturating_duration_since(one.since) >= KEPT_FOR;
+        while bytes > most
+            && let Some(old) = kept.front().filter(is_old)
+        {
+            bytes -= old.block.len;
+            kept.pop_front();
+        }
+        let fits = bytes <= most;
+        if fits {
+            kept.push_back(KeptBlock { since: now, block: block.clone() });
+        }
+        fits
+    }
+
+    /// Lets a block go that was kept, if it still is.
+    pub(super) fn let_go(&self, block: &Arc<BlockAhead>) {
+        self.0.kept.lock().retain(|one| !Arc::ptr_eq(&one.block, block));
     }
 
     /// Bytes that may be used as of now.

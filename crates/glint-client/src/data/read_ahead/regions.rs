@@ -151,6 +151,12 @@ impl Regions {
         self.wide.forget(window);
     }
 
+    /// What is to be remembered of a file that nobody has open any more, if there is anything.
+    pub(crate) fn after_close(mut self) -> Option<Regions> {
+        self.wide.on_close();
+        (!self.wide.is_new()).then(|| Regions { wide: self.wide, ..Regions::default() })
+    }
+
     /// What was read to its end is read once more.
     fn begin_again(&mut self, read: &Range<u64>, size: u64) {
         for number in read.start / REGION..=(read.end - 1) / REGION {

@@ -2,6 +2,11 @@
 //! ([`ReadAround`]) and regions around large ones ([`WideReads`]) are fetched where that pays, and put
 //! into those pages.
 //!
+//! A region takes sixteen times as long as its smallest read where the network is slow. So a read waits
+//! for the region around it only if the last one came as fast as data that is read ahead should
+//! ([`RegionPace`]). Else it asks for its own bytes first, and the region comes beside it, for later
+//! reads.
+//!
 //! [`ReadAround`]: crate::data::read_ahead::ReadAround
 //! [`WideReads`]: crate::data::read_ahead::wide::WideReads
 
@@ -12,15 +17,61 @@ use crate::data::read_ahead::around::Around;
 use crate::data::read_ahead::page_bits::REGION;
 use crate::data::read_ahead::together::is_large_piece;
 use crate::data::read_ahead::{
-    AHEAD_LATE, BlockAhead, BlockOnItsWay, PAGE, Regions, StoreLock, is_large,
+    AHEAD_LATE, BlockAhead, BlockOnItsWay, PAGE, Regions, StoreLock, is_large, is_slow,
 };
 use crate::kernel::Kernel;
 use futures_util::future::{Either, select};
 use glint_net::{Transport, host};
+use glint_proto::clock;
 use glint_telemetry::Counter;
 use std::ops::Range;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// How fast regions around large reads come, of all files of a client.
+#[derive(Default)]
+pub(crate) struct RegionPace {
+    under_way: AtomicU32,
+    /// The last one came soon.
+    is_prompt: AtomicBool,
+}
+
+/// A region on its way, until this is dropped.
+struct RegionUnderWay<'a> {
+    pace: &'a RegionPace,
+    begun: Instant,
+    /// How many there were when it began, with it.
+    together: u32,
+}
+
+impl RegionPace {
+    fn begin(&self) -> RegionUnderWay<'_> {
+        let together = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        RegionUnderWay { pace: self, begun: clock::now(), together }
+    }
+
+    /// Whether a read may wait for its region.
+    fn is_prompt(&self) -> bool {
+        self.is_prompt.load(Ordering::Relaxed)
+    }
+}
+
+impl RegionUnderWay<'_> {
+    /// It has come. Those that are under way at once share the network.
+    fn came(&self, bytes: u64) {
+        let together = self.together.max(self.pace.under_way.load(Ordering::Relaxed));
+        let is_prompt = !is_slow(clock::since(self.begun) / together, bytes as usize);
+        self.pace.is_prompt.store(is_prompt, Ordering::Relaxed);
+    }
+}
+
+impl Drop for RegionUnderWay<'_> {
+    fn drop(&mut self) {
+        self.pace.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl<T: Transport> Client<T> {
     /// Reads of a file of `size` bytes for the kernel's pages, if a window around that is here or is
@@ -28,7 +79,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn read_around(
         &self,
         inode: &Arc<CachedInode>,
-        file: &OpenFile,
+        file: &Arc<OpenFile>,
         stamp: u64,
         size: u64,
         offset: u64,
@@ -64,11 +115,24 @@ impl<T: Transport> Client<T> {
             }
             Around::Fetch { window, is_kept } => {
                 glint_telemetry::count(Counter::WindowsFetched, 1);
+                let parts = (!is_kept).then(|| parts_to_store(&window, &read));
+                let (inode, kernel) = (inode.clone(), kernel.clone());
+                let stores = parts.map(|parts| store(inode, window.clone(), parts, stamp, kernel));
+                let waits = !is_large || self.data.region_pace.is_prompt();
+                if !waits && let Some(client) = self.me.get().and_then(Weak::upgrade) {
+                    let file = file.clone();
+                    host::spawn(async move {
+                        client.fetch_window(&file, window).await;
+                        if let Some(stores) = stores {
+                            stores.await;
+                        }
+                    });
+                    // This task goes on first: so does what it asks for.
+                    return None;
+                }
                 self.fetch_window(file, window.clone()).await;
-                if !is_kept {
-                    let parts = parts_to_store(&window, &read);
-                    let (inode, window) = (inode.clone(), window.clone());
-                    host::spawn(store(inode, window, parts, stamp, kernel.clone()));
+                if let Some(stores) = stores {
+                    host::spawn(stores);
                 }
                 window
             }
@@ -91,10 +155,15 @@ impl<T: Transport> Client<T> {
     }
 
     async fn fetch_window(&self, file: &OpenFile, window: Arc<BlockAhead>) {
-        let (layout, window) = (self.layout_of_open(file), BlockOnItsWay(window));
-        match is_large_piece(&window.0, layout) {
-            true => self.fetch_pieces(file, layout, &[window]).await,
-            false => self.fetch_ahead(file, &window.0).await,
+        let is_region = is_large(&(window.offset..window.end()));
+        let region = is_region.then(|| self.data.region_pace.begin());
+        let (layout, coming) = (self.layout_of_open(file), BlockOnItsWay(window.clone()));
+        match is_large_piece(&window, layout) {
+            true => self.fetch_pieces(file, layout, &[coming]).await,
+            false => self.fetch_ahead(file, &window).await,
+        }
+        if let Some(region) = region.filter(|_| !window.has_failed()) {
+            region.came(window.len);
         }
     }
 }
@@ -140,5 +209,32 @@ async fn store(
 fn forget(inode: &CachedInode, window: &Arc<BlockAhead>) {
     if let Some(rare) = inode.lock().rare.made() {
         rare.data.forget_window(window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::read_ahead::page_bits::REGION;
+    use std::time::Duration;
+
+    #[test]
+    fn regions_are_prompt_if_the_last_one_came_fast_for_how_many_there_were() {
+        let (pace, begun) = (RegionPace::default(), Instant::now());
+        let after = |ms| clock::simulate(Some(begun + Duration::from_millis(ms)));
+        assert!(!pace.is_prompt(), "nobody knows");
+        for (ms, together, is_prompt) in
+            [(2, 1, true), (34, 1, false), (34, 8, true), (272, 8, false), (8, 1, true)]
+        {
+            after(0);
+            let regions: Vec<_> = (0..together).map(|_| pace.begin()).collect();
+            after(ms);
+            for region in regions {
+                region.came(REGION);
+            }
+            assert_eq!(pace.is_prompt(), is_prompt, "{together} in {ms} ms");
+        }
+        assert_eq!(pace.under_way.load(Ordering::Relaxed), 0);
+        clock::simulate(None);
     }
 }

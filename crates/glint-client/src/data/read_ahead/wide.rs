@@ -3,14 +3,19 @@
 //!
 //! A block of 1 MiB in a random order is a request, and a request brings 4 MiB at most. The other
 //! blocks of its region are read much later, so all of it goes to the kernel's pages. What that may
-//! cost is bytes that nobody reads, and so they are counted:
+//! cost is bytes that nobody reads, and so each file has an allowance of them ([`Allowance`]):
 //! - The kernel does not tell what it reads of its pages. Of the regions 1 in 4 is kept here, a few at
 //!   once, and it is known which of their pages are read; of the others as much is taken to be.
-//! - A region is fetched while all together are at most twice what is read of them, and so many bytes
-//!   more: 32 MiB, or a third of a file for which there is room. All of a file in blocks of 1 MiB
-//!   needs a fifth of it: once a part p of it was read, 1 - (1 - p)^4 of its regions were fetched.
-//! - A sixteenth of what is read alone is added. So a file that is read in another way later has
-//!   regions again, and random reads of a large database fetch a few percent more than they ask for.
+//! - In any stretch of reads, however the ones before it were, regions have at most twice as many
+//!   pages as are read of them, a sixteenth of what is read alone, and so many more as may be saved
+//!   up: a third of a file for which there is room (32 to 192 MiB), or 96 MiB of any other. All of a
+//!   file in blocks of 1 MiB needs a fifth of it: once a part p of it was read, 1 - (1 - p)^4 of its
+//!   regions were fetched.
+//! - A file for which there is room is given its third in advance, once, and no more than four times
+//!   what was read of it. Any other has to earn all: random reads of a large database fetch a few
+//!   percent more than they ask for.
+//! - The allowance outlives the open of a file, as long as the inode is known: who opens it again and
+//!   again to read a little has no new one each time.
 //! - Programs that read in order look the same where they begin. So a few reads are alone first, and
 //!   each read in a sequence takes one of those back.
 //!
@@ -21,28 +26,102 @@ use crate::data::read_ahead::around::Around;
 use crate::data::read_ahead::page_bits::{PAGES, PageBits, REGION};
 use crate::data::read_ahead::region::{pages_in, pages_touched};
 use crate::data::read_ahead::{BlockAhead, PAGE, ReadAheadMemory};
+use glint_proto::limits::LARGE_BULK_BYTES;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes of the smallest read that may have a region.
 pub(super) const WIDE_MIN: u64 = REGION / 16;
+const _: () = assert!(WIDE_MIN == LARGE_BULK_BYTES as u64, "blocks that are kept are not copied");
 /// Reads that are alone before one has a region.
 const ALONE: u64 = 8;
-/// One of so many regions is kept, and so many at once.
+/// One of so many regions is kept, if there is a place ([`ReadAheadMemory::keep`]).
 const ONE_OF: u64 = 4;
-const KEPT: usize = 8;
 /// One that nobody has come to for so many reads is not kept any longer.
 const IDLE: u64 = 256;
-/// Pages fetched beyond twice what is read of them: of any file, and of one for which there is room
-/// one of so many of its pages, up to a limit.
-const BEYOND: Range<u64> = 8 * PAGES..48 * PAGES;
+/// Pages that may be saved up: for a file for which there is room one of so many of its pages, within
+/// limits, and for any other.
 const SHARE: u64 = 3;
+const SHARES: Range<u64> = 8 * PAGES..48 * PAGES;
+const EARNED: u64 = 24 * PAGES;
+/// Of a file for which there is room so many for each page that was read are given in advance.
+const ADVANCE: u64 = 4;
 /// One page in so many that are read alone is added.
 const PROBE: u64 = 16;
+/// A page that is read of a kept region stands for so many at most.
+const WEIGHT_MAX: u64 = 4 * ONE_OF;
+/// Regions that count, of the last ones, where it is said for how many a kept one stands.
+const LAST: u64 = 128;
 
-/// A region that was fetched because of a read in it, or is on its way.
+/// Pages that regions of a file may still have, and nobody read. Of each two pages of a region one is
+/// paid by a page that is read.
+#[derive(Default)]
+struct Allowance {
+    left: u64,
+    /// Pages that may be saved up.
+    most: u64,
+    /// Pages that were given in advance.
+    given: u64,
+    /// Regions that were fetched, and how many of them were kept; half as many when there are
+    /// [`LAST`].
+    fetched: u64,
+    kept: u64,
+}
+
+impl Allowance {
+    /// The file has `size` bytes, and there is `room` for so many.
+    fn set_size(&mut self, size: u64, room: u64) {
+        if size <= room {
+            self.most = (size / PAGE / SHARE).clamp(SHARES.start, SHARES.end);
+        } else {
+            (self.most, self.given) = (EARNED, EARNED);
+        }
+    }
+
+    fn save(&mut self, pages: u64) {
+        self.left = (self.left + pages).min(self.most);
+        // What is saved and what may still be given are never more than the most.
+        self.given = self.given.max(self.left);
+    }
+
+    /// So many pages are read, which are in no region that is here.
+    fn on_read(&mut self, pages: u64) {
+        let advance = (ADVANCE * pages).min(self.most.saturating_sub(self.given));
+        self.given += advance;
+        self.save(advance);
+    }
+
+    /// They are read alone.
+    fn on_alone(&mut self, pages: u64) {
+        self.save(pages / PROBE);
+    }
+
+    /// Whether a region of so many pages may be fetched, of which some are read now.
+    fn has(&self, pages: u64, own: u64) -> bool {
+        pages <= self.left + 2 * own
+    }
+
+    /// It is fetched.
+    fn on_fetch(&mut self, pages: u64, own: u64, is_kept: bool) {
+        self.left = (self.left + 2 * own).saturating_sub(pages).min(self.most);
+        if self.fetched == LAST {
+            (self.fetched, self.kept) = (self.fetched / 2, self.kept / 2);
+        }
+        (self.fetched, self.kept) = (self.fetched + 1, self.kept + u64::from(is_kept));
+    }
+
+    /// So many pages of a region that is kept are read for the first time.
+    fn on_used(&mut self, pages: u64) {
+        let stands_for = self.fetched.div_ceil(self.kept.max(1)).clamp(1, WEIGHT_MAX);
+        self.save(2 * pages * stands_for);
+    }
+}
+
+/// A region that was fetched because of a read in it, or is on its way. It is here as long as it is
+/// kept, or somebody fetches it or gives it to the kernel.
 struct WideWindow {
-    block: Arc<BlockAhead>,
+    block: Weak<BlockAhead>,
+    range: Range<u64>,
     is_kept: bool,
     read: PageBits,
     /// When it was read last.
@@ -57,25 +136,31 @@ pub(super) struct WideReads {
     now: u64,
     /// Reads that were alone, less those in sequences.
     strays: u64,
-    /// Pages that were read alone.
-    alone: u64,
-    /// Regions that were fetched, and their pages.
-    regions: u64,
-    fetched: u64,
-    /// Pages of those that were kept, and how many of them were read.
-    kept: u64,
-    used: u64,
+    allowance: Allowance,
+}
+
+impl Drop for WideWindow {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.upgrade().filter(|_| self.is_kept) {
+            block.let_go();
+        }
+    }
 }
 
 impl WideWindow {
     fn has(&self, read: &Range<u64>) -> bool {
-        self.block.offset <= read.start && read.end <= self.block.end()
+        self.range.start <= read.start && read.end <= self.range.end
+    }
+
+    /// Its data, which is here or on its way.
+    fn block(&self) -> Option<Arc<BlockAhead>> {
+        self.block.upgrade().filter(|block| !block.has_failed())
     }
 
     /// Notes a read. Returns how many of its pages were not read before.
     fn on_read(&mut self, read: &Range<u64>) -> u64 {
         let before = self.read.count();
-        self.read.insert(&pages_touched(self.block.offset / REGION, read));
+        self.read.insert(&pages_touched(self.range.start / REGION, read));
         self.read.count() - before
     }
 }
@@ -85,15 +170,14 @@ impl WideReads {
     pub(super) fn find(&mut self, read: &Range<u64>) -> Option<Arc<BlockAhead>> {
         let at = self.windows.iter().position(|window| window.has(read))?;
         let window = &mut self.windows[at];
-        if window.block.has_failed() {
+        let Some(block) = window.block() else {
             self.windows.swap_remove(at);
             return None;
-        }
-        let block = window.block.clone();
+        };
         if window.is_kept {
             self.now += 1;
             window.touched = self.now;
-            self.used += window.on_read(read);
+            self.allowance.on_used(window.on_read(read));
             if window.read.count() == block.len.div_ceil(PAGE) {
                 self.windows.swap_remove(at);
             }
@@ -120,39 +204,35 @@ impl WideReads {
         let (start, pages) = (number * REGION, pages_in(number, size));
         let end = (start + REGION).min(size);
         let is_part = read.end <= end && read.end - read.start < end - start;
-        let may = is_part && are_many && self.pays(pages, size, room);
+        let own = (read.end - read.start).div_ceil(PAGE);
+        self.allowance.set_size(size, room);
+        self.allowance.on_read(own);
+        // Half of the memory is for what is read in order.
+        let may = is_part && are_many && !memory.is_half_used() && self.allowance.has(pages, own);
         let block = may.then(|| BlockAhead::coming(start, end - start, memory)).flatten();
         let Some(block) = block else {
-            self.alone += (read.end - read.start).div_ceil(PAGE);
+            self.allowance.on_alone(own);
             return Around::Alone;
         };
-        let is_kept = self.regions.is_multiple_of(ONE_OF) && self.has_room_to_keep(memory);
-        let (touched, read_of_it) = (self.now, PageBits::default());
-        let mut window = WideWindow { block: block.clone(), is_kept, read: read_of_it, touched };
+        self.drop_idle();
+        let is_kept = self.allowance.fetched.is_multiple_of(ONE_OF) && block.keep();
+        let mut window = WideWindow {
+            block: Arc::downgrade(&block),
+            range: start..end,
+            is_kept,
+            read: PageBits::default(),
+            touched: self.now,
+        };
         let own = window.on_read(read);
-        if is_kept {
-            (self.kept, self.used) = (self.kept + pages, self.used + own);
-        }
-        (self.regions, self.fetched) = (self.regions + 1, self.fetched + pages);
+        self.allowance.on_fetch(pages, own, is_kept);
         self.windows.push(window);
         Around::Fetch { window: block, is_kept }
     }
 
-    /// Whether one more region may be kept; those that nobody comes to make room.
-    fn has_room_to_keep(&mut self, memory: &ReadAheadMemory) -> bool {
+    /// Drops regions that are not here any more, did not come, or are kept and nobody comes to.
+    fn drop_idle(&mut self) {
         let idle = self.now.saturating_sub(IDLE);
-        self.windows.retain(|one| !one.is_kept || one.touched >= idle);
-        // Half of the memory is for what is read ahead.
-        let kept = self.windows.iter().filter(|one| one.is_kept).count();
-        kept < KEPT && !memory.is_half_used()
-    }
-
-    /// Whether so many pages more would not be too many.
-    fn pays(&self, pages: u64, size: u64, room: u64) -> bool {
-        let share = if size <= room { size / PAGE / SHARE } else { 0 };
-        let beyond = share.clamp(BEYOND.start, BEYOND.end) + self.alone / PROBE;
-        let used = u128::from(self.fetched) * u128::from(self.used) / u128::from(self.kept.max(1));
-        u128::from(self.fetched + pages) <= 2 * used + u128::from(beyond)
+        self.windows.retain(|one| one.block().is_some() && (!one.is_kept || one.touched >= idle));
     }
 
     /// Whether so many large reads are in no order that the next one may have a region.
@@ -167,19 +247,33 @@ impl WideReads {
 
     /// Forgets a region: the kernel has it, or it did not come.
     pub(super) fn forget(&mut self, window: &Arc<BlockAhead>) {
-        self.windows.retain(|known| !Arc::ptr_eq(&known.block, window));
+        self.windows.retain(|known| known.block.as_ptr() != Arc::as_ptr(window));
     }
 
     /// Forgets all regions: the data may have changed. What was not read of them never will be.
     pub(super) fn forget_all(&mut self) {
         self.windows.clear();
     }
+
+    /// Nobody has the file open any more. What is left is what regions may cost later.
+    pub(super) fn on_close(&mut self) {
+        self.forget_all();
+        self.strays = 0;
+    }
+
+    /// Whether nothing has to be remembered.
+    pub(super) fn is_new(&self) -> bool {
+        self.windows.is_empty() && self.allowance.most == 0
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::read_ahead::memory;
+    use glint_proto::clock;
     use std::collections::HashSet;
+    use std::time::{Duration, Instant};
 
     const MIB: u64 = 1 << 20;
 
@@ -241,7 +335,7 @@ mod tests {
                 }
             };
             (self.requests, self.bytes) = (self.requests + 1, self.bytes + bytes);
-            assert!(self.memory.used() as u64 <= KEPT as u64 * REGION);
+            assert!(self.memory.used() <= memory::MAX / 4);
         }
     }
 
@@ -271,7 +365,7 @@ mod tests {
         for _ in 0..100 {
             let block = file.any(1024);
             file.read(block);
-            let most = 2 * file.reads * MIB + BEYOND.end * PAGE;
+            let most = 2 * file.reads * MIB + SHARES.end * PAGE;
             assert!(file.bytes <= most, "{} bytes", file.bytes);
         }
     }
@@ -294,6 +388,50 @@ mod tests {
             requests.push(file.requests);
         }
         assert!(requests[0] > 256 && requests[3] <= 140, "{requests:?}");
+    }
+
+    /// Parts of it are read whole, and then blocks anywhere, again and again.
+    #[test]
+    fn a_file_that_is_read_in_another_way_costs_what_was_saved_up_and_no_more() {
+        let mut file = Reads::of(100 << 30, 1 << 30);
+        for part in 0..256 {
+            for block in file.order(64 * part..64 * part + 64) {
+                file.read(block);
+            }
+        }
+        assert!(file.requests < 5000, "regions pay: {}", file.requests);
+        for of in [100 << 10, 16 << 10] {
+            let before = file.bytes;
+            for _ in 0..4096 {
+                file.kernel.clear();
+                let block = file.any(of);
+                file.read(block);
+            }
+            let bytes = file.bytes - before;
+            let most = (4096 + 4096 / 8) * MIB + 2 * EARNED * PAGE;
+            assert!(bytes <= most, "{} MiB of {}", bytes / MIB, of);
+        }
+    }
+
+    /// As loaders of data do that take a few samples of a file at once.
+    #[test]
+    fn a_file_that_is_opened_again_and_again_has_no_new_allowance() {
+        let mut file = Reads::of(512 * MIB, 1 << 30);
+        for _ in 0..60 {
+            for _ in 0..20 {
+                let block = file.any(512);
+                file.read(block);
+            }
+            file.wide.on_close();
+            file.kernel.clear();
+        }
+        assert!(10 * file.bytes <= 14 * file.reads * MIB, "{} MiB", file.bytes / MIB);
+        let mut large = Reads::of(16 << 30, 1 << 30);
+        for _ in 0..30 {
+            let block = large.any(16 << 10);
+            large.read(block);
+        }
+        assert_eq!(large.bytes, 30 * MIB, "it has earned nothing yet");
     }
 
     /// Another client writes to it between any four reads.
@@ -322,6 +460,38 @@ mod tests {
             }
         }
         assert_eq!(file.bytes, file.requests * MIB);
+    }
+
+    /// A file that nobody reads any more, and another one.
+    #[test]
+    fn regions_that_are_kept_leave_memory_to_others_and_their_places_some_time_later() {
+        let now = Instant::now();
+        clock::simulate(Some(now));
+        let (mut idle, mut file) = (Reads::of(512 * MIB, 1 << 30), Reads::of(512 * MIB, 1 << 30));
+        file.memory = idle.memory.clone();
+        let kept = |file: &Reads| {
+            let kept = file.wide.windows.iter().filter(|one| one.is_kept && one.block().is_some());
+            kept.count() as u64
+        };
+        let places = memory::MAX as u64 / 4 / REGION;
+        (0..100).for_each(|n| idle.read(n * 37 % 512));
+        assert!(kept(&idle) == places && !idle.memory.is_half_used(), "{}", kept(&idle));
+        (0..100).for_each(|n| file.read(n * 37 % 512));
+        assert_eq!((kept(&file), kept(&idle)), (0, places));
+        clock::simulate(Some(now + Duration::from_secs(10)));
+        file.kernel.clear();
+        file.order(0..256)[..100].iter().for_each(|block| file.read(*block));
+        assert!(kept(&file) > 0 && kept(&idle) < places, "they have gone to a file that is read");
+        let other = BlockAhead::coming(0, memory::MAX as u64 / 2, &file.memory);
+        let before = (file.bytes, file.requests);
+        file.kernel.clear();
+        (0..8).for_each(|n| file.read(256 + n * 37 % 256));
+        let (bytes, requests) = (file.bytes - before.0, file.requests - before.1);
+        assert_eq!(bytes, requests * MIB, "half is for what is read in order");
+        drop((idle, other));
+        file.wide.forget_all();
+        assert_eq!(file.memory.used(), 0);
+        clock::simulate(None);
     }
 
     #[test]

@@ -102,6 +102,7 @@ mod tests {
     use crate::client::connection::Connection;
     use crate::client::recovery::replay_budget::ReplayBudget;
     use crate::client::recovery::replay_log::UncommittedWrite;
+    use crate::client::recovery::resent::ResentChange;
     use crate::client::remote::RemoteOptions;
     use crate::client::session::ClientSession;
     use crate::client::session::tests::welcome;
@@ -131,6 +132,8 @@ mod tests {
         Commit,
     }
 
+    type Event = Box<dyn FnOnce() + Send>;
+
     /// One server with all OSTs, which notes what it is asked for.
     #[derive(Default)]
     struct HeadServer {
@@ -141,6 +144,8 @@ mod tests {
         rows: Mutex<Vec<Chain>>,
         /// Session in which it is sent changes, which it does not answer by itself.
         session: Option<Arc<ClientSession>>,
+        /// What happens before and after changes of a file are abandoned there, in turns.
+        events: Mutex<VecDeque<Event>>,
     }
 
     impl MdsRequests for HeadServer {
@@ -181,6 +186,15 @@ mod tests {
         async fn commit(&self) -> FsResult<()> {
             self.steps.lock().push(HeadStep::Commit);
             Ok(())
+        }
+
+        async fn abandon(&self, ino: Ino) {
+            let next = || self.events.lock().pop_front().into_iter().for_each(|event| event());
+            next();
+            if let Some(session) = &self.session {
+                session.abandon_replayed(ino).await;
+            }
+            next();
         }
     }
 
@@ -427,6 +441,36 @@ mod tests {
                 assert!(futures_util::poll!(pin!(cluster.until_answered(None))).is_ready());
                 assert!(cluster.rows.moved.is_empty());
                 assert_eq!(*cluster.mds.steps.lock(), steps);
+                session.end();
+            });
+        }
+    }
+
+    /// Another thread sends the change again, and has its answer between two steps of the return.
+    #[test]
+    fn a_change_that_is_answered_while_its_file_is_abandoned_is_not_kept() {
+        for moves_again in [false, true] {
+            let (cluster, session) = resending();
+            let target = ID.target();
+            let change = cluster.rows.moved.first(target).unwrap().change;
+            let by = ChainVersion { target, version: 3 };
+            let of = ObjectToSync { object: change.object.1, capability: None };
+            let resent = ResentChange::new(&cluster.rows, (2, by), of);
+            let (answering, moving) = (session.clone(), session.clone());
+            let is_answered = move || {
+                let log = answering.log_of_run(welcome().boot_verifier).unwrap();
+                log.keep_write(1, change);
+                drop(resent);
+            };
+            let moves = move || moving.move_chain(target);
+            let mut events: VecDeque<Event> = [Box::new(|| ()) as Event].into();
+            events.push_back(Box::new(is_answered));
+            events.extend(moves_again.then(|| Box::new(moves) as Event));
+            *cluster.mds.events.lock() = events;
+            crate::runtime(None).unwrap().block_on(async {
+                cluster.abandon(FILE).await;
+                assert!(session.replay_log.lock().objects_of(FILE).is_empty());
+                assert!(cluster.rows.moved.is_empty() && cluster.mds.events.lock().is_empty());
                 session.end();
             });
         }
