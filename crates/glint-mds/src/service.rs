@@ -225,11 +225,6 @@ impl<K: Kv> Mds<K> {
         self.kv.load(keyspace, from, to, limit).await
     }
 
-    /// Says whether a disk of an OST holds up what clients owe; see [`Watch::hold_debts`].
-    pub fn hold_debts(&self, are_held: bool) {
-        self.watch.hold_debts(are_held);
-    }
-
     /// Lets time pass; see [`Watch::look`].
     pub fn time_passes(&self) {
         self.watch.look();

@@ -5,7 +5,7 @@
 //!   device, nor for a lock that is held by who waits for it.
 //! - Nothing else waits on the calling thread once the disk was seen to be slow, nor ever where others
 //!   go on while it stands still ([`hand_over`]). Changes of an object are made in the order in
-//!   which they came then, too, whoever still waits for them.
+//!   which they came then, too, whoever still waits for them; also when the disk is prompt again.
 //! - An object is removed after the changes that were begun before.
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
@@ -20,6 +20,7 @@ mod write_data;
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
+use crate::object_watches::ObjectWatches;
 use crate::settle_gate::SettleGate;
 use crate::store::object_store::ObjectStore;
 use changing::Changing;
@@ -87,15 +88,32 @@ pub struct Ost<D: Disk = LocalDisk> {
     buffers: BufferPool,
     hand_over: HandOver,
     names_ahead: NamesAhead,
+    /// Note changes that are made apart.
+    object_watches: Arc<ObjectWatches>,
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
         let (threads, watch, settling, changing) = Default::default();
-        let (buffers, hand_over, names_ahead) = Default::default();
+        let (buffers, hand_over, names_ahead, object_watches) = Default::default();
         let store = Arc::new(store);
-        Ost { store, threads, watch, settling, changing, buffers, hand_over, names_ahead }
+        Ost {
+            store,
+            threads,
+            watch,
+            settling,
+            changing,
+            buffers,
+            hand_over,
+            names_ahead,
+            object_watches,
+        }
+    }
+
+    /// Notes changes that are made apart in these.
+    pub(crate) fn noting_in(self, object_watches: Arc<ObjectWatches>) -> Ost<D> {
+        Ost { object_watches, ..self }
     }
 
     /// The store.
@@ -124,7 +142,7 @@ impl<D: Disk> Ost<D> {
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let object = request.object().unwrap_or(NONE);
-        let _awaited = self.await_disk(&way);
+        let _awaited = self.await_disk(matches!(way, Way::InPlace));
         self.store.note_read(&request);
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
@@ -207,7 +225,11 @@ impl<D: Disk> Ost<D> {
         let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
         let changed = request.object().filter(|_| request.is_modifying());
         let apart = match way {
-            Way::InPlace if !takes_long && !self.hands_over() => {
+            Way::InPlace
+                if !takes_long
+                    && !self.hands_over()
+                    && changed.is_none_or(|object| self.changing.is_free(object)) =>
+            {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
                 return perform(&self.store, client, request, bulk.data(), false);
@@ -234,6 +256,8 @@ impl<D: Disk> Ost<D> {
         let data = WriteData::keep(&self.buffers, &bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let was_empty = changed.zip(apart.was_empty.clone());
+        // Who would note the change may be gone before it is made.
+        let watches = changed.map(|_| self.object_watches.clone());
         let work = move |store: &ObjectStore<D>| {
             if let Some((object, was_empty)) = was_empty
                 && store.is_empty(object)?
@@ -241,6 +265,9 @@ impl<D: Disk> Ost<D> {
                 was_empty.store(true, Ordering::Release);
             }
             let done = perform(store, client, request, &data, adds_none.is_some());
+            if let Some(watches) = watches {
+                watches.note(&request, &data);
+            }
             if let Some(object) = adds_none {
                 store.passing().drop_later(object, (0, u64::MAX));
             }
@@ -249,8 +276,9 @@ impl<D: Disk> Ost<D> {
         self.apart(kind, apart, work).await
     }
 
-    /// Brings to stable storage the changes of a request.
-    pub async fn commit(&self, request: &OstRequest) -> FsResult<()> {
+    /// Brings to stable storage the changes of a request, for an object without copies if it `is_alone`.
+    pub async fn commit(&self, request: &OstRequest, is_alone: bool) -> FsResult<()> {
+        let _awaited = self.await_disk(is_alone);
         match *request {
             OstRequest::Write { object, .. }
             | OstRequest::WriteExtents { object, .. }

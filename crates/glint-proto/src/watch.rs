@@ -2,7 +2,7 @@
 //! threads that hear did.
 //!
 //! Time is measured twice. What somebody owes may lie with one thread, so it is late by the time
-//! in which *all* threads ran, and no disk held up what it does first. Who lives says so again, to a thread that runs, if it is not
+//! in which *all* threads ran. Who lives says so again, to a thread that runs, if it is not
 //! answered: so silence is measured by the time in which *any* thread ran, and one that stands
 //! still for ever (at a disk) keeps nobody here who is gone.
 //!
@@ -52,8 +52,6 @@ struct WatchedTime {
     now: Moment,
     /// The end of the last pause.
     paused: Moment,
-    /// See [`Watch::hold_debts`].
-    are_debts_held: bool,
 }
 
 /// The watch of a server. Its time passes with [`Watch::look`].
@@ -63,7 +61,7 @@ impl Default for Watch {
     fn default() -> Watch {
         let (looked, now) = (clock::now(), Moment::default());
         let threads = Vec::new();
-        Watch(Mutex::new(WatchedTime { threads, looked, now, paused: now, are_debts_held: false }))
+        Watch(Mutex::new(WatchedTime { threads, looked, now, paused: now }))
     }
 }
 
@@ -73,12 +71,6 @@ impl Watch {
         let beat = Arc::new(Mutex::new(clock::now()));
         self.0.lock().threads.push(Arc::downgrade(&beat));
         Beat(beat)
-    }
-
-    /// Says whether a disk that stands still, which none of the threads waits for, may hold up what
-    /// others have to do before they give what they owe.
-    pub fn hold_debts(&self, are_held: bool) {
-        self.0.lock().are_debts_held = are_held;
     }
 
     /// Lets time pass. To be called more often than every [`PAUSE_MS_MIN`].
@@ -97,8 +89,8 @@ impl Watch {
             count += 1;
             standing += usize::from(silence >= pause);
         }
-        let WatchedTime { now, paused, are_debts_held, .. } = &mut *state;
-        match stopped || standing > 0 || *are_debts_held {
+        let WatchedTime { now, paused, .. } = &mut *state;
+        match stopped || standing > 0 {
             true => paused.all = now.all,
             false => now.all += passed,
         }
@@ -168,23 +160,6 @@ mod tests {
         let heard = watch.now();
         pass(&watch, &mut now, LEASE + Duration::from_millis(200), None);
         assert!(watch.is_over(heard, LEASE));
-        clock::simulate(None);
-    }
-
-    #[test]
-    fn a_disk_that_stands_still_keeps_nobody_who_is_gone_and_makes_nobody_late() {
-        let mut now = Instant::now();
-        clock::simulate(Some(now));
-        let (watch, then) = (Watch::default(), Moment::default());
-        let beat = watch.add_thread();
-        watch.hold_debts(true);
-        pass(&watch, &mut now, LEASE * 2, Some(&beat));
-        assert!(watch.is_silent(then, LEASE) && !watch.is_over(then, LEASE));
-        watch.hold_debts(false);
-        pass(&watch, &mut now, LEASE, Some(&beat));
-        assert!(!watch.is_over(then, LEASE));
-        pass(&watch, &mut now, Duration::from_millis(200), Some(&beat));
-        assert!(watch.is_over(then, LEASE));
         clock::simulate(None);
     }
 

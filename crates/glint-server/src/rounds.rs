@@ -109,10 +109,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         vec![
             // Waits for nothing: it counts how long others stood still, and disks.
             Round::every(HOUSEKEEPING, "watch", |server, _| {
-                once(async {
+                once(async move {
                     server.look_at_disks();
-                    server.mds().hold_debts(server.osts().holds_up_clients());
                     server.mds().time_passes();
+                    server.mds().hold_debts(server);
                 })
             }),
             Round {

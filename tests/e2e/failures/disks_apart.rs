@@ -1,5 +1,6 @@
 //! Files without copies on a server whose OSTs have disks of their own: one that stands still holds up
-//! nobody who needs the others. Where there is one disk nothing is handed over to threads of it.
+//! nobody who needs the others, and one that is full nobody who needs space elsewhere. Where there is one
+//! disk nothing is handed over to threads of it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -9,14 +10,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::disk::{Disk, Frozen, move_ost};
+use support::disk::{Disk, Frozen, fill, move_ost};
 use support::paths::quoted;
 use support::stalls::Stalls;
 use support::*;
 
-/// How long a disk stands still here: longer than it takes to be called so, and than other servers
-/// take to be called lost.
-const STILL: Duration = Duration::from_secs(6);
+/// In how many seconds a client has to give back what others want, and how long a disk stands still
+/// here: longer than it takes to be called so, than that, and than other servers take to be called lost.
+const LEASE: &str = "6";
+const STILL: Duration = Duration::from_secs(9);
+/// Until programs that write have locked their files.
+const LOCKED: Duration = Duration::from_millis(500);
 /// Longest time of a call that needs other disks.
 const BESIDE_MAX: Duration = Duration::from_secs(2);
 /// Programs that wait for the disk: more than a server has threads.
@@ -60,7 +64,7 @@ fn go_on_without_one_disk(owner: Owner) {
         Owner::Mds => ("2", world.data()),
         Owner::Oss => ("1", world.oss_data(1)),
     };
-    let serve = || world.serve(port, &["--osts", osts]);
+    let serve = || world.serve(port, &["--osts", osts, "--lease", LEASE]);
     let oss = || (owner == Owner::Oss).then(|| world.oss(1, own, port, &["--osts", "2"]));
     let (before, other) = (serve(), oss());
     other.into_iter().for_each(Process::stop);
@@ -95,6 +99,11 @@ fn go_on_without_one_disk(owner: Owner) {
     let frozen = Frozen::new(&at[1]);
     let (begun, stalls) = (Instant::now(), Stalls::start());
     let mut hanging: Vec<Child> = still.iter().map(|path| overwrites(path)).collect();
+    std::thread::sleep(LOCKED);
+    // One of these files is wanted by somebody else: its lock is given back when all is written.
+    let mut wants = Command::new("cat");
+    wants.arg(c.join(still[0].strip_prefix(&a).unwrap())).stdout(Stdio::piped());
+    let mut wanting = wants.spawn().unwrap();
     let (mut longest, mut round) = (Duration::ZERO, 0_u32);
     while begun.elapsed() < STILL {
         round += 1;
@@ -117,8 +126,10 @@ fn go_on_without_one_disk(owner: Owner) {
         std::thread::sleep(Duration::from_millis(20));
     }
     let ended = hanging.iter_mut().filter_map(|child| child.try_wait().unwrap()).count();
+    let has_read = wanting.try_wait().unwrap().is_some();
     frozen.thaw();
-    assert_eq!(ended, 0, "the disk stood still all the time");
+    assert!(ended == 0 && !has_read, "the disk stood still all the time");
+    assert_eq!(wanting.wait_with_output().unwrap().stdout, b"later!");
     assert!(longest < BESIDE_MAX, "{longest:?} for files on the disk that goes on");
     for (mut child, path) in hanging.into_iter().zip(&still) {
         assert!(child.wait().unwrap().success());
@@ -192,4 +203,34 @@ fn changes_are_handed_over_only_where_there_are_several_file_systems() {
     assert!(together < FILES / 10, "{together} for {FILES} files on one file system");
     let apart = hand_overs(FILES, true);
     assert!(apart >= FILES, "{apart} for {FILES} files beside another file system");
+}
+
+/// The tables are on another disk than the first OST.
+#[test]
+fn names_are_made_while_the_disk_of_the_first_ost_is_full() {
+    let world = World::new();
+    let port = free_port();
+    let serve = || world.serve(port, &["--osts", "2"]);
+    serve().stop();
+    let at = world.path("disk");
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 100);
+    move_ost(&world.data(), 0, &at);
+    let server = serve();
+    let (mount, directory) = world.mount(port, "m", &["-o", "nowbmeta"]);
+    let filler = at.join("filler");
+    fill(&filler);
+    // The server looks at its space ten times a second.
+    std::thread::sleep(Duration::from_secs(1));
+    for n in 0..100 {
+        let made = directory.join(format!("d{n}"));
+        fs::create_dir(&made).unwrap();
+        fs::write(made.join("f"), b"data").unwrap();
+        assert_eq!(fs::read(made.join("f")).unwrap(), b"data");
+    }
+    sh(&directory, "sync -f .");
+    fs::remove_file(&filler).unwrap();
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+    drop(disk);
 }

@@ -14,7 +14,7 @@ use crate::error::errno;
 use crate::service::Mds;
 use crate::store::keys::{self, Orphan};
 use glint_kv::{Batch, Keyspace, Kv, Pair};
-use glint_proto::{Errno, FsResult, Ino, Layout, clock};
+use glint_proto::{Errno, FsResult, Ino, Layout, Session, clock};
 use std::future::Future;
 use std::sync::atomic::Ordering;
 
@@ -39,6 +39,11 @@ pub trait Targets {
 
     /// Whether no other server executes anything any more of a session that is fenced.
     fn is_fenced(&self, session: u64) -> bool;
+
+    /// Whether a disk that stands still may hold up a request of a session.
+    fn holds_up(&self, _session: &Session) -> bool {
+        false
+    }
 }
 
 impl<K: Kv> Mds<K> {

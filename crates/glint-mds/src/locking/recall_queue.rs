@@ -49,6 +49,8 @@ pub(super) struct RecallQueue {
     pub(super) epoch: Option<u64>,
     /// When it last wrote data, which may be what it was asked for.
     wrote: Option<Moment>,
+    /// When something held it up last that it cannot help.
+    held: Option<Moment>,
 }
 
 impl RecallQueue {
@@ -127,14 +129,20 @@ impl RecallQueue {
         }
     }
 
+    /// The client is held up by something that it cannot help: its time begins anew.
+    pub(super) fn hold(&mut self, now: Moment) {
+        self.held = Some(now);
+    }
+
     /// What answer is late, if one is: how long it may take at most, where `is_over` says whether more
     /// than a time has passed since a moment. While a client writes data it has more time for what may
-    /// have to wait for that.
+    /// have to wait for that. No time counts before it was held up last.
     pub(super) fn late(
         &self,
         limit: Duration,
         is_over: impl Fn(Moment, Duration) -> bool,
     ) -> Option<Duration> {
+        let is_over = |since: Moment, time| is_over(self.held.unwrap_or_default().max(since), time);
         let writes = self.wrote.is_some_and(|wrote| !is_over(wrote, limit));
         let late = [(Kind::Bits, WRITING_BITS), (Kind::Data, WRITING_DATA), (Kind::Glimpse, 1)];
         let late = late.into_iter().filter_map(|(kind, times)| {
@@ -217,6 +225,18 @@ mod tests {
             queue.note_write(at(end));
             assert!(is_late(&queue, end + 1), "{recall:?}");
         }
+    }
+
+    #[test]
+    fn who_was_held_up_has_all_of_its_time_again() {
+        let mut queue = RecallQueue::default();
+        queue.push(bits(1, 1), at(5));
+        queue.hold(at(10));
+        queue.hold(at(15));
+        assert!(!is_late(&queue, 25) && is_late(&queue, 26));
+        queue.answer(&returned(1, 1));
+        queue.push(bits(1, 2), at(30));
+        assert!(!is_late(&queue, 40) && is_late(&queue, 41), "it was held up before");
     }
 
     #[test]

@@ -187,6 +187,17 @@ impl RecallQueues {
         }
     }
 
+    /// Clients are held up by something that they cannot help: what they owe is not late for as long
+    /// again.
+    pub(crate) fn hold(&self, clients: &[ClientId]) {
+        let (mut state, now) = (self.state.lock(), self.watch.now());
+        for client in clients {
+            if let Some(queue) = state.queues.get_mut(client) {
+                queue.hold(now);
+            }
+        }
+    }
+
     /// Clients that owe an answer for longer than `limit`, or some times as long if they write; and how
     /// long it may have taken.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<(ClientId, Duration)> {

@@ -347,6 +347,20 @@ impl<K: Kv> Mds<K> {
         }
     }
 
+    /// Gives clients their time anew for what they owe while a disk that stands still holds up a
+    /// request of theirs: they may have to bring data there first. All others owe as before. To be
+    /// called as often as time passes; it waits for nothing.
+    pub fn hold_debts(&self, targets: &impl Targets) {
+        let held: Vec<ClientId> = {
+            let map = self.sessions.map.lock();
+            let is_held = |known: &&Known| targets.holds_up(&known.session);
+            map.values().filter(is_held).map(|known| known.info.client).collect()
+        };
+        self.client_locks.recalls.hold(&held);
+        // One of the last run may be writing again there.
+        held.iter().for_each(|client| self.recovery.note_at_work(*client));
+    }
+
     /// Evicts clients that have not returned a recalled lock in their lease.
     pub(crate) fn expire_unanswered(&self, lease: Duration, targets: &impl Targets) {
         for (client, allowed) in self.client_locks.recalls.overdue(lease) {

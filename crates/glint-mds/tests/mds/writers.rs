@@ -1,10 +1,10 @@
-//! Who is told the attributes of a file whose writers know them better, and what is said again after
-//! a restart.
+//! Who is told the attributes of a file whose writers know them better, who is late to give them back,
+//! and what is said again after a restart.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::sessions::{FILE, ask, connect, ino_of, start};
-use crate::support::{Server, make};
+use crate::support::{Nowhere, Server, make};
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_proto::deferred::Deferred;
@@ -12,9 +12,10 @@ use glint_proto::lock::{Bits, Grant, Range, Recall, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
     MetadataService, ObjectAttr, OpenFlags, PosixLock, PosixLockHow, PosixLockMode, RenameFlags,
-    RequestId, Session, SetAttr, Timestamp, XattrFlags,
+    RequestId, Session, SetAttr, Timestamp, XattrFlags, clock,
 };
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn open(ino: Ino) -> MdsRequest<'static> {
     MdsRequest::Open { ino, flags: OpenFlags { write: true, ..OpenFlags::default() } }
@@ -352,4 +353,41 @@ fn who_makes_a_file_is_told_that_nobody_else_writes_it_and_nothing_like_that_of_
         assert!(bits.contains(Bits::ATTR));
         assert_eq!(bits.contains(Bits::UNWRITTEN), is_told);
     }
+}
+
+/// Of two clients that owe something, one has a request at a disk that stands still.
+#[test]
+fn a_disk_that_stands_still_holds_only_debts_of_clients_with_a_request_under_way() {
+    let begun = Instant::now();
+    clock::simulate(Some(begun));
+    let mds = start(&Arc::default(), 1000);
+    let [writer, waits, idle] = [1, 2, 3].map(|client| connect(&mds, client));
+    let file = ino_of(block_on(ask(&mds, &writer, 1, FILE)));
+    for client in [&waits, &idle] {
+        mds.listen(client.client());
+        assert!(looks(&mds, client, 1, file).0);
+    }
+    let mut opening = Box::pin(ask(&mds, &writer, 2, open(file)));
+    assert!(block_on(poll_once(&mut opening)).is_none());
+    let pass = |from: u64, to: u64| {
+        for tenths in from * 10..to * 10 {
+            clock::simulate(Some(begun + Duration::from_millis(100) * tenths as u32));
+            mds.time_passes();
+            mds.hold_debts(&Nowhere);
+            for client in [&writer, &waits, &idle] {
+                mds.heard(client);
+            }
+        }
+        block_on(mds.expire(&Nowhere)).unwrap();
+    };
+    let at_disk = waits.enter().unwrap();
+    pass(0, 40);
+    assert!(idle.is_over() && !waits.is_over());
+    pass(40, 200);
+    drop(at_disk);
+    pass(200, 229);
+    assert!(!waits.is_over(), "it may answer only now");
+    pass(229, 231);
+    assert!(waits.is_over() && !writer.is_over());
+    clock::simulate(None);
 }

@@ -11,7 +11,7 @@ use glint_proto::MetadataService;
 use glint_proto::message::{NamespacePage, NamespaceQuery};
 use glint_proto::{
     Arrival, Attr, Cred, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags,
-    Timestamp, clock,
+    Session, Timestamp, clock,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn start<K: Kv>(kv: K, boot_verifier: u64, locks: bool) -> Mds<K> {
     block_on(Mds::start(kv, config)).unwrap()
 }
 
-/// No OSTs.
+/// No OSTs, and a disk that stands still.
 pub(crate) struct Nowhere;
 
 impl Targets for Nowhere {
@@ -56,6 +56,10 @@ impl Targets for Nowhere {
 
     fn left(&self) -> Vec<Ino> {
         Vec::new()
+    }
+
+    fn holds_up(&self, session: &Session) -> bool {
+        !session.is_quiet()
     }
 }
 

@@ -8,7 +8,7 @@
 //!   space there is: the answer is the one that the disk gave last.
 //! - At most one thread of a disk asks for that at a time.
 
-use super::{Apart, Ost, Way};
+use super::{Apart, Ost};
 use crate::OstSet;
 use crate::disk::{CallKind, Disk};
 use crate::store::object_store::ObjectStore;
@@ -26,8 +26,16 @@ const SPACE_AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct HandOver {
     /// There if no calling thread waits for the disk at any time.
     space: Option<KnownSpace>,
-    /// Requests of clients, who have nobody else to ask, for which a thread of the disk may wait.
+    /// Requests of clients, who have nobody else to ask, for which a thread of the disk may wait. A flush
+    /// of all that there is counts for none: nothing that a client owes waits for it.
     awaited: AtomicUsize,
+}
+
+impl HandOver {
+    /// Whether requests of clients may wait for the disk.
+    fn may_be_awaited(&self) -> bool {
+        self.space.is_none() || self.awaited.load(Ordering::Acquire) > 0
+    }
 }
 
 /// Space of a disk, for who does not wait for it.
@@ -91,10 +99,10 @@ impl<D: Disk> Ost<D> {
         self.hand_over.space.is_some() || self.watch.is_slow()
     }
 
-    /// Counts a request of a client for an object without copies, if it may be handed over.
-    pub(super) fn await_disk(&self, way: &Way) -> Option<AwaitedRequest<'_>> {
+    /// Counts a request of a client, if it is for an object without copies and may be handed over.
+    pub(super) fn await_disk(&self, is_alone: bool) -> Option<AwaitedRequest<'_>> {
         let awaited = &self.hand_over.awaited;
-        (matches!(way, Way::InPlace) && self.hands_over()).then(|| {
+        (is_alone && self.hands_over()).then(|| {
             awaited.fetch_add(1, Ordering::AcqRel);
             AwaitedRequest(awaited)
         })
@@ -129,12 +137,10 @@ impl<D: Disk> OstSet<D> {
         }
     }
 
-    /// Whether a disk stands still for which requests of clients wait that have nobody else to ask. Of
-    /// those that wait on the threads that they came to, whoever watches these threads knows.
+    /// Whether a disk stands still for which requests of clients may wait that have nobody else to ask:
+    /// where they wait on the threads that they came to, they are not counted.
     pub fn holds_up_clients(&self) -> bool {
-        let holds_up = |ost: &Ost<D>| {
-            ost.watch().stands_still() && ost.hand_over.awaited.load(Ordering::Acquire) > 0
-        };
+        let holds_up = |ost: &Ost<D>| ost.watch().stands_still() && ost.hand_over.may_be_awaited();
         self.osts.iter().any(holds_up)
     }
 }
@@ -142,6 +148,8 @@ impl<D: Disk> OstSet<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::threads::THREADS_MAX;
+    use crate::service::Way;
     use futures_lite::future::{block_on, poll_once};
     use futures_util::future::join_all;
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstReply, OstRequest};
@@ -172,8 +180,23 @@ mod tests {
         Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap())
     }
 
+    /// Holds up all threads of a disk until this is dropped.
+    fn hold_threads(ost: &Ost) -> mpsc::Sender<()> {
+        let (release, held) = mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        for _ in 0..THREADS_MAX {
+            let held = held.clone();
+            let hang = move |_: &ObjectStore| {
+                let _ = held.lock().recv();
+                Ok(())
+            };
+            drop(ost.apart_unless_dropped(CallKind::Long, Apart::default(), hang));
+        }
+        release
+    }
+
     #[test]
-    fn only_who_is_told_to_hands_over() {
+    fn an_ost_hands_over_when_it_was_told_to() {
         let dir = tempfile::tempdir().unwrap();
         let mut ost = ost(&dir);
         let requests = |ost: &Ost| {
@@ -241,5 +264,80 @@ mod tests {
         drop(release);
         block_on(waits).unwrap();
         assert_eq!((read(&ost, 1), awaited()), (5, 0));
+    }
+
+    #[test]
+    fn a_change_of_a_prompt_disk_comes_after_those_that_wait_for_their_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let ost = ost(&dir);
+        let change = |ino, data: &'static [u8; 8]| {
+            ost.handle(CLIENT, write(ino), Bulk::Out(data), Way::InPlace)
+        };
+        let first = block_on(ost.changing.in_turn(object(1)));
+        let mut second = pin!(change(1, &[2; 8]));
+        let mut third = pin!(change(1, &[3; 8]));
+        assert!(block_on(poll_once(second.as_mut())).is_none());
+        assert!(block_on(poll_once(third.as_mut())).is_none());
+        block_on(change(2, &[1; 8])).unwrap();
+        drop(first);
+        let mut last = pin!(change(1, &[4; 8]));
+        assert!(block_on(poll_once(last.as_mut())).is_none(), "others came before");
+        block_on(second).unwrap();
+        block_on(third).unwrap();
+        block_on(last).unwrap();
+        assert_eq!(read(&ost, 1), u64::from_le_bytes([4; 8]));
+        let before = counted_here(Counter::HandOvers);
+        block_on(change(1, &[5; 8])).unwrap();
+        assert_eq!(counted_here(Counter::HandOvers), before);
+    }
+
+    #[test]
+    fn a_flush_before_an_answer_is_awaited() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ost = ost(&dir);
+        ost.hand_over();
+        block_on(ost.handle(CLIENT, write(1), Bulk::Out(&[7; 8]), Way::InPlace)).unwrap();
+        let release = hold_threads(&ost);
+        let awaited = || ost.hand_over.awaited.load(Ordering::Acquire);
+        let written = write(1);
+        for is_alone in [false, true] {
+            let mut flush = pin!(ost.commit(&written, is_alone));
+            assert!(block_on(poll_once(flush.as_mut())).is_none());
+            assert_eq!(awaited(), usize::from(is_alone), "others may have copies");
+        }
+        let last = ost.commit(&written, true);
+        drop(release);
+        block_on(last).unwrap();
+        assert_eq!(awaited(), 0);
+    }
+
+    #[test]
+    fn a_change_that_nobody_waits_for_any_more_is_noted_when_it_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        let mut osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
+        osts.hand_over(0);
+        let ask = |request| block_on(osts.handle(CLIENT, 0, request, Bulk::None)).reply.unwrap();
+        let object = object(1);
+        let OstReply::Watched { watch } = ask(OstRequest::Watch { object }) else { panic!() };
+        let has_changed = |round| match ask(OstRequest::Changed { object, watch, round, after: 0 })
+        {
+            OstReply::Changed { extents } => extents[0] != (0, 0),
+            other => panic!("{other:?}"),
+        };
+        let release = hold_threads(&osts.osts[0]);
+        {
+            let (request, bulk) = (write(1), Bulk::Out(&[7; 8]));
+            let _change = osts.begin_change(&request, &bulk);
+            let mut writing = pin!(osts.handle(CLIENT, 0, request, bulk));
+            assert!(block_on(poll_once(writing.as_mut())).is_none());
+        }
+        assert!(has_changed(1) && !has_changed(2), "it was given up");
+        drop(release);
+        let is_noted = |round| {
+            std::thread::sleep(Duration::from_millis(10));
+            has_changed(round)
+        };
+        assert!((3..1000).any(is_noted), "it was made");
     }
 }

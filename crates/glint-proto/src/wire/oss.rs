@@ -75,6 +75,9 @@ pub struct Heartbeat {
     pub searching: Vec<u16>,
     /// Those that have failed, for as long as the OSS runs.
     pub failed_osts: Vec<u16>,
+    /// Sessions with requests that may wait for a disk that stands still;
+    /// [`SESSIONS_HELD_UP_MAX`](crate::limits::SESSIONS_HELD_UP_MAX) at most.
+    pub held_up: Vec<u64>,
 }
 
 /// An OST that was put in the place of another one, and is empty.

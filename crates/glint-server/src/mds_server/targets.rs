@@ -5,7 +5,7 @@ use glint_kv::Kv;
 use glint_mds::Targets;
 use glint_ost::disk::Disk;
 use glint_proto::chain::ChainId;
-use glint_proto::{FsResult, Ino, Layout};
+use glint_proto::{FsResult, Ino, Layout, Session};
 use std::collections::BTreeSet;
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
@@ -58,5 +58,10 @@ impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
 
     fn is_fenced(&self, session: u64) -> bool {
         self.osses.is_fenced(session)
+    }
+
+    fn holds_up(&self, session: &Session) -> bool {
+        let is_held_here = !session.is_quiet() && self.osts.holds_up_clients();
+        is_held_here || self.osses.holds_up(session.number())
     }
 }

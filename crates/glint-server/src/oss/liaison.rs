@@ -386,6 +386,7 @@ impl<D: Disk> Talk<'_, D> {
             replaced: self.oss.replaced.lock().clone(),
             searching: those(&|index| osts.awaits_search(index)),
             failed_osts: those(&|index| osts.failure(index).is_some()),
+            held_up: self.oss.held_up(),
         }
     }
 
