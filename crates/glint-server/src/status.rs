@@ -138,7 +138,7 @@ const CHAIN_ROWS: usize = 256;
 
 /// Whether all members of a chain serve that were not given up: nobody waits for those, which stay
 /// until others take their places.
-fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
+pub(crate) fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
     let mut waited_for = row.members.iter().filter(|member| !given_up.contains(&member.ost));
     row.head().is_some() && waited_for.all(|member| member.state == MemberState::Serving)
 }

@@ -1,17 +1,21 @@
-//! Places in chains of OSTs that were given up: others take them, as soon as there are others. Who
-//! had one has nothing of the chain any more, once it is heard of.
+//! Places in chains of OSTs that were given up: others take them, as soon as there are others. Then
+//! the former member removes all its objects of the chain, once it is heard of.
 //!
 //! Invariants:
-//! - Who takes a place is filled like any emptied member ([`super::filling`]) before it serves.
+//! - An OST that takes a place is filled like any emptied member ([`super::filling`]) before it serves.
+//! - Objects of a former member are removed only by a row in which all members serve, apart from those
+//!   that were given up: while another member is filled they may be the only second copy there is.
 //! - A former member counts as cleared only after a walk over all files, and all objects that are to
 //!   be removed, in which each of its objects of the chain was removed there for good. Objects of
 //!   files that are removed meanwhile go there, too: it is among the holders of the chain.
 //! - A former member that does not answer holds up no other, and stays one.
 
 use super::MdsServer;
+use crate::status::is_whole;
 use glint_kv::Kv;
 use glint_net::host;
 use glint_ost::disk::Disk;
+use glint_proto::chain::Chain;
 use glint_proto::{Errno, FsResult, Ino, Layout, ObjectId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -56,13 +60,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Clears former members that are heard of, unless that is under way: once, every second.
     pub(crate) async fn clear_former(&self) {
         let Some(_clearing) = self.clearing.try_lock() else { return };
-        let mut former = self.mds.chains().former();
+        let former = self.mds.chains().former();
         // Files may come back that clients made before a loss of power.
         if former.is_empty() || self.mds.is_recovering() {
             return;
         }
-        let heard = self.heard();
-        former.retain(|(_, ost)| heard.contains(ost));
+        let former = self.clearable(former);
         if former.is_empty() {
             return;
         }
@@ -85,6 +88,15 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         host::sleep(RETRY).await;
     }
 
+    /// Former members that are heard of, and whose chains have all copies without them.
+    fn clearable(&self, mut former: Members) -> Members {
+        let heard = self.heard();
+        let (chains, given_up) = (self.mds.chains(), self.osses.given_up().concat());
+        former.retain(|(_, ost)| heard.contains(ost));
+        retain_settled(&mut former, |target| chains.get(target), &given_up);
+        former
+    }
+
     /// Has former members remove all objects of their chains. Returns those that have.
     async fn clear(&self, mut former: Members) -> FsResult<Members> {
         // Before the files: a plan that is not there any more is the file's layout. And after them:
@@ -92,6 +104,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.clear_leaving(&mut former).await?;
         let mut from = Some(Ino(0));
         while let Some(next) = from.filter(|_| !former.is_empty()) {
+            former = self.clearable(former);
             let (files, after) = self.mds.files_from(next, PAGE).await?;
             self.clear_files(&mut former, &files).await;
             from = after;
@@ -130,6 +143,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     async fn clear_objects(&self, (target, ost): (u16, u16), some: &[ObjectId]) -> FsResult<()> {
         for _ in 0..TELLINGS {
             let row = self.mds.chains().get(target).ok_or(Errno::ENXIO)?;
+            if !is_whole(&row, &self.osses.given_up().concat()) {
+                break;
+            }
             match self.replication.clear_former(row, ost, some.to_vec()).await {
                 Err(Errno::EREMCHG) => host::sleep(PAUSE).await,
                 cleared => return cleared,
@@ -137,6 +153,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         }
         Err(Errno::EAGAIN)
     }
+}
+
+/// Keeps former members of chains in which all members serve that were not given up.
+fn retain_settled(former: &mut Members, row: impl Fn(u16) -> Option<Chain>, given_up: &[u16]) {
+    former.retain(|(target, _)| row(*target).is_some_and(|row| is_whole(&row, given_up)));
 }
 
 /// Objects of files in the chains of members, by members.
@@ -160,7 +181,31 @@ fn objects_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::chain::ChainId;
+    use glint_proto::chain::MemberState::{self, Emptied, Offline, Serving, Syncing};
+    use glint_proto::chain::{ChainId, Member};
+
+    #[test]
+    fn former_members_keep_their_objects_until_the_chain_has_its_copies_without_them() {
+        let id = ChainId { copies: 2, index: 0 };
+        // The former one is OST 4.
+        let is_cleared = |other: MemberState, given_up: &[u16]| {
+            let states = [(1, Serving), (2, other)];
+            let members = states.map(|(ost, state)| Member { ost, state }).into();
+            let row = Chain { id, version: 7, members, founders: vec![1, 2], intact_since: 1 };
+            let mut former = BTreeSet::from([(id.target(), 4)]);
+            retain_settled(
+                &mut former,
+                |target| (target == id.target()).then(|| row.clone()),
+                given_up,
+            );
+            !former.is_empty()
+        };
+        for state in [Emptied, Offline, Syncing] {
+            assert!(!is_cleared(state, &[]), "{state:?}: two copies at most, of which it has one");
+        }
+        assert!(is_cleared(Serving, &[]));
+        assert!(is_cleared(Emptied, &[2]), "else it could never take that place");
+    }
 
     #[test]
     fn objects_are_those_of_the_members_chains() {
