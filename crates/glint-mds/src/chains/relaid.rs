@@ -16,7 +16,6 @@ use glint_kv::{Batch, Kv};
 use glint_proto::FsResult;
 use glint_proto::chain::MemberState;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 impl ChainTable {
     /// Has OSTs that are `heard` of take the places of those that were given up; `placed` says in which
@@ -93,10 +92,11 @@ impl<K: Kv> Mds<K> {
         self.chains.lay_again(&self.kv, given_up, placed, heard).await
     }
 
-    /// Data that moves now may have been written where a member that is to be filled has not got it:
-    /// it stays where it was.
-    pub fn doubt_moves(&self) {
-        self.replaced.fetch_add(1, Ordering::AcqRel);
+    /// Has data stay where it is that moves now: it may have been written where a member that is to be
+    /// filled has not got it. When this is over, all layouts can be read that were switched before.
+    pub async fn doubt_moves(&self) {
+        self.doubts.raise();
+        self.doubts.settled().await;
     }
 
     /// Former members, each as target and OST, have nothing of their chains any more.

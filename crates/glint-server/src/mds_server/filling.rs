@@ -7,7 +7,8 @@
 //!   there by the changes themselves, because it is absent.
 //! - A walk begins when all members that are written know the row in which the other one is emptied:
 //!   what they changed by an older one may be on stable storage, and forgotten, before they know whom
-//!   it is missing to. Moves of data that began before that are not switched.
+//!   it is missing to. Moves of data that began before that are not switched from then on, and those
+//!   that just are have ended.
 //! - No object is made before the MDS has the record of its inode, so the records are all that is
 //!   to be looked at. What clients have to replay after a loss of power comes first.
 //! - A walk that does not come to its end, with this server or another one, begins anew: whoever is
@@ -44,8 +45,9 @@ const TELLINGS: usize = 8;
 #[derive(Default)]
 pub(crate) struct Filling {
     walk: Mutex<Option<Walk>>,
-    /// Members of the last walk.
-    walked: Mutex<BTreeSet<(u16, u16)>>,
+    /// Members of which all have heard that they are to be filled, and before whose next walk no
+    /// other moves of data have to be doubted.
+    doubted: Mutex<BTreeSet<(u16, u16)>>,
     /// OSTs that were replaced, with the files that were lost there; once they were read.
     replaced: Mutex<Option<BTreeMap<u16, Replacement>>>,
 }
@@ -110,8 +112,10 @@ impl Filling {
         self.replaced.lock().iter().flat_map(BTreeMap::values).map(row).collect()
     }
 
-    /// Gives up the walk that is under way; the next look begins another one from nothing.
+    /// Gives up the walk that is under way; the next look begins another one from nothing, as if its
+    /// members had never been filled before.
     pub(super) fn begin_anew(&self) {
+        self.doubted.lock().clear();
         self.walk.lock().take();
     }
 }
@@ -211,15 +215,20 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         };
         let uncounted = replaced.values().filter(|one| one.lost_files.is_none());
         let lost: BTreeMap<u16, u64> = uncounted.map(|one| (one.ost, 0)).collect();
-        let mut walk = self.filling.walk.lock();
-        if walk.is_none() && (!members.is_empty() || !lost.is_empty()) {
-            let before = std::mem::replace(&mut *self.filling.walked.lock(), members.clone());
-            if !members.is_subset(&before) {
-                self.mds.doubt_moves();
-            }
-            *walk = Some(Walk { members, lost, next: Ino(0), objects: 0, left: 0 });
+        if let Some(walk) = &*self.filling.walk.lock() {
+            return Ok(Some(walk.clone()));
         }
-        Ok(walk.clone())
+        if members.is_empty() && lost.is_empty() {
+            return Ok(None);
+        }
+        let doubted = std::mem::replace(&mut *self.filling.doubted.lock(), members.clone());
+        if !members.is_subset(&doubted) {
+            self.mds.doubt_moves().await;
+            // Members may be others by now.
+            return Ok(None);
+        }
+        let walk = Walk { members, lost, next: Ino(0), objects: 0, left: 0 };
+        Ok(Some(self.filling.walk.lock().insert(walk).clone()))
     }
 
     /// Whether the servers of all members of a chain that are written know its row.
