@@ -15,7 +15,8 @@
 //!   told something again does nothing. So does one during which an OST is emptied or given up:
 //!   members that go on without it may have been told nothing.
 //! - A chain that cannot be told, because nobody serves in it or a member does not answer, holds up no
-//!   other: the walk goes on without it, and another one is made for it when it has a head.
+//!   other: the walk goes on without it, and another one is made for it when it has a head. One whose
+//!   row its members do not know yet holds up others for some seconds.
 
 use super::MdsServer;
 use crate::replication::ENTRIES;
@@ -25,11 +26,11 @@ use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{ChainId, MemberState, Touched};
 use glint_proto::oss::ReplacedOst;
-use glint_proto::{Errno, FsResult, Ino, Layout};
+use glint_proto::{Errno, FsResult, Ino, Layout, clock};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Inodes that are looked at together.
 const PAGE: usize = 4096;
@@ -38,6 +39,8 @@ const PAGE: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Pause after something that failed.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long a walk waits for servers that are heard of to know the rows that it is for.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How often a chain may change while its members are told something, before it is tried later.
 const TELLINGS: usize = 8;
 
@@ -48,6 +51,8 @@ pub(crate) struct Filling {
     /// Members of which all have heard that they are to be filled, and before whose next walk no
     /// other moves of data have to be doubted.
     doubted: Mutex<BTreeSet<(u16, u16)>>,
+    /// Since when a walk could begin for all, but for servers that do not know their rows yet.
+    waiting: Mutex<Option<Instant>>,
     /// OSTs that were replaced, with the files that were lost there; once they were read.
     replaced: Mutex<Option<BTreeMap<u16, Replacement>>>,
 }
@@ -110,6 +115,17 @@ impl Filling {
             None => json!({ "ost": one.ost, "found_objects": objects }),
         };
         self.replaced.lock().iter().flat_map(BTreeMap::values).map(row).collect()
+    }
+
+    /// Whether to wait before a walk begins, if it is for rows that servers do not know yet: for some
+    /// seconds. Rows that change all the time hold up no others longer.
+    fn waits(&self, is_awaited: bool) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !is_awaited {
+            *waiting = None;
+            return false;
+        }
+        clock::since(*waiting.get_or_insert_with(clock::now)) < KNOWN_WITHIN
     }
 
     /// Gives up the walk that is under way; the next look begins another one from nothing, as if its
@@ -191,6 +207,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     async fn walk(&self) -> FsResult<Option<Walk>> {
         // The members of a chain that waits for the last one that served are told when that is back.
         let mut members = self.mds.chains().emptied_and_served();
+        let mut is_awaited = false;
         // One that is not heard of may never come back: nothing is noted for it.
         if !members.is_empty() {
             let heard = self.heard();
@@ -198,10 +215,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             self.adopt_rows();
             let unknown = members.extract_if(.., |(target, _)| !self.is_known_to_written(*target));
             let unknown: Vec<(u16, u16)> = unknown.collect();
-            // Who is heard of knows it with its next beat: one walk does for all.
-            if unknown.iter().any(|(target, _)| self.is_written_by(*target, &heard)) {
-                return Ok(self.filling.walk.lock().clone());
-            }
+            // A server that is heard of knows it with its next beat: one walk does for all.
+            is_awaited = unknown.iter().any(|(target, _)| self.is_written_by(*target, &heard));
+        }
+        if self.filling.waits(is_awaited) {
+            return Ok(self.filling.walk.lock().clone());
         }
         let known = self.filling.replaced.lock().clone();
         let replaced = match known {
@@ -298,6 +316,15 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_changes_all_the_time_holds_up_no_other_for_long() {
+        let filling = Filling::default();
+        assert!(!filling.waits(false) && filling.waits(true) && filling.waits(true));
+        *filling.waiting.lock() = clock::now().checked_sub(KNOWN_WITHIN);
+        assert!(!filling.waits(true) && !filling.waits(true), "the others are filled now");
+        assert!(!filling.waits(false) && filling.waits(true), "it waits anew");
+    }
 
     #[test]
     fn objects_are_found_by_chains_and_lost_files_counted_once() {
