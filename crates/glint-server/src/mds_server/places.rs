@@ -108,7 +108,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             }
             Err(errno) => tracing::error!(
                 %errno,
-                "could not store who takes places in chains; it is tried again"
+                "could not store that OSTs take places in chains; it is tried again"
             ),
         }
     }
@@ -287,7 +287,7 @@ mod tests {
         clearing.fail(bad);
         let pause = clearing.0[&bad].again - clock::now();
         assert!(pause > RETRY.0, "{pause:?}");
-        // Who becomes a member, and then a former one again, has other objects.
+        // One that becomes a member, and then a former one again, has other objects.
         clearing.due(BTreeSet::from([good]));
         assert_eq!(clearing.due(former.clone()), former);
         assert_eq!(clearing.from(&bad), Ino(0));
