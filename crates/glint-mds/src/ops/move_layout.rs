@@ -10,7 +10,7 @@
 //! - Objects that the file had are removed only after the switch is on stable storage, and not
 //!   before a lease is over: who asked before where the data is may look there meanwhile.
 //! - Data is not switched to objects of which a copy may be lost: an OST that was replaced or given
-//!   up since the plan gets only what files have. Who fills it sees all switches that were made before
+//!   up since the plan gets only what files have. Those who fill it see all switches from before
 //!   ([`MoveDoubts`](crate::locking::move_doubts::MoveDoubts)).
 //! - Of two layouts of a file the later one has the higher numbers of objects: a plan that another one
 //!   has overtaken is given up.
