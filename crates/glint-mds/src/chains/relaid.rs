@@ -3,9 +3,9 @@
 //! Invariants:
 //! - An OST takes a place only in a chain without another member in its failure domain, and with a member
 //!   that serves and can give it everything: it counts as emptied until then.
-//! - No OST takes a place in a chain of which it is a former member that was not cleared: objects that lie
-//!   there from before can never be taken for the copy of a member. Nor does one in the failure domain of
-//!   such a former member, if that has joined again; the domain of one that has not is not known.
+//! - No OST takes a place in a chain of which it is a former member that was not cleared: objects that
+//!   lie there from before can never be taken for the copy of a member. Nor does one in the failure
+//!   domain of such a former member, if that has joined again; else its domain is not known.
 //! - A former member is forgotten only when none of its objects of the chain is left.
 
 use crate::chains::membership;
