@@ -9,6 +9,7 @@ use crate::chains::table::{ChainError, ChainTable};
 use crate::error::{MdsError, OpResult, errno};
 use crate::locking::client_locks::ClientLocks;
 use crate::locking::commit_on_sharing::Sharing;
+use crate::locking::move_doubts::MoveDoubts;
 use crate::locking::namespace_locks::{Held, Locks, Want};
 use crate::locking::posix_locks::ClientPosixLocks;
 use crate::session::boot_history::BootHistory;
@@ -95,8 +96,8 @@ pub struct Mds<K> {
     pub(crate) destroyed: Mutex<Destroyed>,
     /// Orphan keys of objects that clients of this run copy data to.
     pub(crate) plans: Mutex<HashMap<Vec<u8>, u64>>,
-    /// How often OSTs were replaced or given up, or began to be filled, in this run.
-    pub(crate) replaced: AtomicU64,
+    /// Raised when OSTs were replaced or given up, and before they are filled.
+    pub(crate) doubts: MoveDoubts,
     pub(crate) sharing: Sharing,
     pub(crate) recovery: Recovery,
     /// By which clients are late.
@@ -164,7 +165,7 @@ impl<K: Kv> Mds<K> {
             orphans: AtomicU64::new(1),
             destroyed: Mutex::default(),
             plans: Mutex::default(),
-            replaced: AtomicU64::new(0),
+            doubts: MoveDoubts::default(),
             sharing: Sharing::new(),
             recovery: Recovery::new(watch.clone()),
             watch,

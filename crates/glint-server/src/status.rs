@@ -138,7 +138,7 @@ const CHAIN_ROWS: usize = 256;
 
 /// Whether all members of a chain serve that were not given up: nobody waits for those, which stay
 /// until others take their places.
-fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
+pub(crate) fn is_whole(row: &Chain, given_up: &[u16]) -> bool {
     let mut waited_for = row.members.iter().filter(|member| !given_up.contains(&member.ost));
     row.head().is_some() && waited_for.all(|member| member.state == MemberState::Serving)
 }
@@ -157,6 +157,11 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         *counts.entry((member.ost, member.state.name())).or_default() += 1;
     }
     let count = |((ost, state), chains)| json!({ "ost": ost, "state": state, "chains": chains });
+    let mut former = BTreeMap::<u16, u64>::new();
+    for (_, ost) in server.mds().chains().former() {
+        *former.entry(ost).or_default() += 1;
+    }
+    let former_row = |(ost, chains)| json!({ "ost": ost, "chains": chains });
     let member = |member: &Member| json!({ "ost": member.ost, "state": member.state.name() });
     let row = |row: &Chain| {
         let members: Vec<Value> = row.members.iter().map(member).collect();
@@ -168,6 +173,7 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         "count": chains.len(),
         "whole": whole,
         "not_serving": counts.into_iter().map(count).collect::<Vec<_>>(),
+        "former": former.into_iter().map(former_row).collect::<Vec<_>>(),
         "crowded_osts": server.mds().chains().crowded_osts(),
         "rows": chains.iter().take(CHAIN_ROWS).map(row).collect::<Vec<_>>(),
     })

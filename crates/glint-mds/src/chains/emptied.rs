@@ -15,7 +15,6 @@ use glint_proto::chain::{Chain, ChainId, MemberState};
 use glint_proto::oss::ReplacedOst;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 /// Prefix of the keys of OSTs that were replaced: `replaced/` and the OST.
 const KEY: &[u8] = b"replaced/";
@@ -152,7 +151,7 @@ impl<K: Kv> Mds<K> {
         replaced: &[ReplacedOst],
     ) -> Result<(), EmptiedError> {
         let emptied = self.chains.empty(&self.kv, first, replaced).await;
-        self.replaced.fetch_add(1, Ordering::AcqRel);
+        self.doubts.raise();
         emptied
     }
 

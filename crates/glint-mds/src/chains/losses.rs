@@ -19,7 +19,6 @@ use glint_proto::chain::Chain;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::Ordering;
 
 /// Whether a file loses data for good: it has no copies, or no other copy has anything. Otherwise it
 /// loses changes that all other copies have missed.
@@ -154,7 +153,7 @@ impl<K: Kv> Mds<K> {
     ) -> Result<usize, GiveUpError> {
         let given_up = self.chains.give_up(&self.kv, ost, heard, said, must_be_drained).await;
         // Data that moves may have been written there, and nowhere else.
-        self.replaced.fetch_add(1, Ordering::AcqRel);
+        self.doubts.raise();
         given_up
     }
 

@@ -1,10 +1,11 @@
-//! Places in chains of OSTs that were given up, which others take.
+//! Places in chains of OSTs that were given up, and that others take.
 //!
 //! Invariants:
-//! - An OST takes a place only in a chain in which nothing else is in its failure domain, and in which
-//!   somebody serves who can give it everything: it counts as emptied until then.
-//! - None takes one in a chain of which something in its failure domain is a former member that was not
-//!   cleared: what lies there from before can never be taken for the copy of a member.
+//! - An OST takes a place only in a chain without another member in its failure domain, and with a member
+//!   that serves and can give it everything: it counts as emptied until then.
+//! - No OST takes a place in a chain of which it is a former member that was not cleared: objects that
+//!   lie there from before can never be taken for the copy of a member. Nor does one in the failure
+//!   domain of such a former member, if that has joined again; else its domain is not known.
 //! - A former member is forgotten only when none of its objects of the chain is left.
 
 use crate::chains::membership;
@@ -16,7 +17,6 @@ use glint_kv::{Batch, Kv};
 use glint_proto::FsResult;
 use glint_proto::chain::MemberState;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 impl ChainTable {
     /// Has OSTs that are `heard` of take the places of those that were given up; `placed` says in which
@@ -70,7 +70,7 @@ impl ChainTable {
         Ok(count)
     }
 
-    /// Former members have nothing of their chains any more.
+    /// Forgets former members that have no objects of their chains any more.
     async fn are_cleared(&self, kv: &impl Kv, former: &BTreeSet<(u16, u16)>) -> FsResult<()> {
         let _changing = self.changing.lock().await;
         let (mut notes, mut batch) = (self.notes(), Batch::default());
@@ -93,13 +93,14 @@ impl<K: Kv> Mds<K> {
         self.chains.lay_again(&self.kv, given_up, placed, heard).await
     }
 
-    /// Data that moves now may have been written where a member that is to be filled has not got it:
-    /// it stays where it was.
-    pub fn doubt_moves(&self) {
-        self.replaced.fetch_add(1, Ordering::AcqRel);
+    /// Has data stay where it is that moves now: it may have been written where a member that is to be
+    /// filled has not got it. When this is over, all layouts can be read that were switched before.
+    pub async fn doubt_moves(&self) {
+        self.doubts.raise();
+        self.doubts.settled().await;
     }
 
-    /// Former members, each as target and OST, have nothing of their chains any more.
+    /// Forgets former members, each as target and OST, that have no objects of their chains any more.
     pub async fn are_cleared(&self, former: &BTreeSet<(u16, u16)>) -> FsResult<()> {
         self.chains.are_cleared(&self.kv, former).await
     }
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_taken_in_other_domains_and_who_had_them_has_to_be_cleared() {
+    fn places_are_taken_in_other_domains_and_former_members_have_to_be_cleared() {
         block_on(async {
             let kv = MemoryKv::default();
             let table = ChainTable::load(&kv).await.unwrap();
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn no_place_is_taken_where_nobody_serves() {
+    fn no_place_is_taken_in_a_chain_that_no_member_serves() {
         block_on(async {
             let kv = MemoryKv::default();
             let table = ChainTable::load(&kv).await.unwrap();

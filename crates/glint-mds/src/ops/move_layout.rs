@@ -10,7 +10,8 @@
 //! - Objects that the file had are removed only after the switch is on stable storage, and not
 //!   before a lease is over: who asked before where the data is may look there meanwhile.
 //! - Data is not switched to objects of which a copy may be lost: an OST that was replaced or given
-//!   up since the plan gets only what files have.
+//!   up since the plan gets only what files have. Those who fill it see all switches from before
+//!   ([`MoveDoubts`](crate::locking::move_doubts::MoveDoubts)).
 //! - Of two layouts of a file the later one has the higher numbers of objects: a plan that another one
 //!   has overtaken is given up.
 //! - Objects that are planned go to the reaper under the locks of the inode, as they become the
@@ -58,11 +59,11 @@ impl<K: Kv> Mds<K> {
         let mut batch = Batch::new();
         batch.put(Keyspace::Orphan, &key, &Orphan::Planned(layout, context.client).value());
         // Nobody knows what was replaced between the plan and its replay.
-        let replaced = match context.is_replay() {
+        let doubts = match context.is_replay() {
             true => u64::MAX,
-            false => self.replaced.load(Ordering::Acquire),
+            false => self.doubts.count(),
         };
-        self.plans.lock().insert(key.to_vec(), replaced);
+        self.plans.lock().insert(key.to_vec(), doubts);
         self.destroyed.lock().retry.later(clock::now());
         self.commit(context, batch, MdsReply::Attr(Attr { layout, ..record.attr })).await
     }
@@ -169,8 +170,8 @@ impl<K: Kv> Mds<K> {
             if !from.is_before(&to) {
                 return Err(Errno::EAGAIN.into());
             }
-            let replaced = self.replaced.load(Ordering::Acquire);
-            if !context.is_replay() && self.plans.lock().get(&new[..]) != Some(&replaced) {
+            let entered = self.doubts.enter();
+            if !context.is_replay() && self.plans.lock().get(&new[..]) != Some(&entered.count) {
                 return Err(Errno::EAGAIN.into());
             }
             self.claim(context, ino, Bits::ATTR)?;
@@ -182,6 +183,7 @@ impl<K: Kv> Mds<K> {
             self.plans.lock().insert(old.to_vec(), 0);
             self.opens.resized(context.client, ino);
             self.commit_batch(batch).await?;
+            drop(entered);
             // Data in the new objects must not be lost with the switch, nor the old ones
             // be removed before it.
             self.kv.sync().await.map_err(errno)?;

@@ -101,6 +101,35 @@ fn new_files_are_laid_out_over_chains_whose_members_all_serve_and_have_room() {
 }
 
 #[test]
+fn striped_files_keep_their_stripes_when_their_copies_move_apart() {
+    let tree = planted();
+    let place = |domains: &[&str]| {
+        let placed = |(ost, domain): (u16, &&str)| Placed { ost, domain: (*domain).into() };
+        tree.mds.note_ost_count(domains.len() as u16);
+        block_on(tree.mds.place_chains((0..).zip(domains).map(placed).collect()));
+    };
+    place(&["ost0", "ost1"]);
+    let layout = Layout { replicas: 2, stripe_count: 2, ..Layout::default() };
+    tree.ask_attr(&ROOT, &MdsRequest::SetLayout { ino: tree.ino("dir"), layout }).unwrap();
+    let made = tree.make(&ROOT, "dir/file", FileType::Regular, 0o644).unwrap();
+    assert_eq!(made.layout.stripe_count, 2);
+    place(&["mds", "mds", "one", "two"]);
+    let plan = |stripe_count| {
+        let layout = Layout { stripe_count, first_ost: 0, osts: 0, ..made.layout };
+        let plan = MdsRequest::PlanLayout { ino: made.ino, layout, avoid: Vec::new() };
+        tree.ask_attr(&ROOT, &plan).map(|attr| attr.layout)
+    };
+    let planned = plan(2).unwrap();
+    assert_eq!(planned.stripe_count, 2);
+    for stripe in 0..2 {
+        let row = tree.mds.chains().get(planned.ost_of(stripe, 1)).unwrap();
+        assert!(row.members.iter().any(|member| member.ost > 1), "they fail together: {row}");
+    }
+    let all = tree.mds.chains().since(0).0.len() as u16;
+    assert_eq!(plan(all), Err(Errno::ENOSPC), "there are not so many others");
+}
+
+#[test]
 fn new_files_have_no_stripe_where_nobody_is_to_come_back() {
     let tree = planted();
     place(&tree, 4);

@@ -15,6 +15,7 @@ use glint_proto::{
     XattrFlags,
 };
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// An engine in memory, one read of which takes its time after it has read.
@@ -23,6 +24,8 @@ struct Pausing {
     kv: MemoryKv,
     /// The keyspace of that read, and how its key ends.
     at: Mutex<Option<(Keyspace, Vec<u8>)>>,
+    /// Whether the next commit pauses before it is made.
+    pauses_commit: AtomicBool,
 }
 
 impl Pausing {
@@ -77,6 +80,9 @@ impl Kv for Pausing {
         batch: Batch,
         preconditions: &[Precondition],
     ) -> Result<TransactionId, KvError> {
+        if self.pauses_commit.swap(false, Ordering::AcqRel) {
+            yield_now().await;
+        }
         self.kv.commit(batch, preconditions).await
     }
 
@@ -322,4 +328,32 @@ fn two_batches_of_a_client_make_an_inode_of_one_number_once() {
     let done = |failed| Ok(MdsReply::Batched { done: 1, failed });
     assert_eq!(block_on(one).reply, done(Vec::new()));
     assert_eq!(block_on(other).reply, done(vec![(0, Errno::EEXIST)]));
+}
+
+#[test]
+fn layouts_that_are_switched_are_seen_when_moves_are_doubted() {
+    let (kv, mds) = start(false);
+    let ino = make_file(&mds, b"file");
+    let layout_of = |reply| match reply {
+        Ok(MdsReply::Attr(attr)) => attr.layout,
+        other => panic!("{other:?}"),
+    };
+    let ask_root = |request| ask(&mds, &ROOT, request);
+    let layout = || layout_of(block_on(ask_root(MdsRequest::Getattr { ino })));
+    let plan = |layout| {
+        let plan = MdsRequest::PlanLayout { ino, layout, avoid: Vec::new() };
+        layout_of(block_on(ask_root(plan)))
+    };
+    let from = layout();
+    let [to, late] = [plan(from), plan(from)];
+    kv.pauses_commit.store(true, Ordering::Release);
+    let mut switching = pin!(ask_root(MdsRequest::SwitchLayout { ino, from, to }));
+    assert!(block_on(poll_once(&mut switching)).is_none());
+    let mut doubting = pin!(mds.doubt_moves());
+    assert!(block_on(poll_once(&mut doubting)).is_none(), "it may be switched yet");
+    block_on(switching).unwrap();
+    block_on(doubting);
+    assert_eq!(layout(), to);
+    let late = block_on(ask_root(MdsRequest::SwitchLayout { ino, from: to, to: late }));
+    assert_eq!(late, Err(Errno::EAGAIN));
 }

@@ -7,14 +7,16 @@
 //!   there by the changes themselves, because it is absent.
 //! - A walk begins when all members that are written know the row in which the other one is emptied:
 //!   what they changed by an older one may be on stable storage, and forgotten, before they know whom
-//!   it is missing to. Moves of data that began before that are not switched.
+//!   it is missing to. Moves of data that began before that are not switched from then on, and those
+//!   that just are have ended.
 //! - No object is made before the MDS has the record of its inode, so the records are all that is
 //!   to be looked at. What clients have to replay after a loss of power comes first.
 //! - A walk that does not come to its end, with this server or another one, begins anew: whoever is
 //!   told something again does nothing. So does one during which an OST is emptied or given up:
 //!   members that go on without it may have been told nothing.
 //! - A chain that cannot be told, because nobody serves in it or a member does not answer, holds up no
-//!   other: the walk goes on without it, and another one is made for it when it has a head.
+//!   other: the walk goes on without it, and another one is made for it when it has a head. One whose
+//!   row its members do not know yet holds up others for some seconds.
 
 use super::MdsServer;
 use crate::replication::ENTRIES;
@@ -24,11 +26,11 @@ use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{ChainId, MemberState, Touched};
 use glint_proto::oss::ReplacedOst;
-use glint_proto::{Errno, FsResult, Ino, Layout};
+use glint_proto::{Errno, FsResult, Ino, Layout, clock};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Inodes that are looked at together.
 const PAGE: usize = 4096;
@@ -37,6 +39,8 @@ const PAGE: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Pause after something that failed.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long a walk waits for servers that are heard of to know the rows that it is for.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How often a chain may change while its members are told something, before it is tried later.
 const TELLINGS: usize = 8;
 
@@ -44,8 +48,11 @@ const TELLINGS: usize = 8;
 #[derive(Default)]
 pub(crate) struct Filling {
     walk: Mutex<Option<Walk>>,
-    /// Members of the last walk.
-    walked: Mutex<BTreeSet<(u16, u16)>>,
+    /// Members of which all have heard that they are to be filled, and before whose next walk no
+    /// other moves of data have to be doubted.
+    doubted: Mutex<BTreeSet<(u16, u16)>>,
+    /// Since when a walk could begin for all, but for servers that do not know their rows yet.
+    waiting: Mutex<Option<Instant>>,
     /// OSTs that were replaced, with the files that were lost there; once they were read.
     replaced: Mutex<Option<BTreeMap<u16, Replacement>>>,
 }
@@ -110,8 +117,21 @@ impl Filling {
         self.replaced.lock().iter().flat_map(BTreeMap::values).map(row).collect()
     }
 
-    /// Gives up the walk that is under way; the next look begins another one from nothing.
+    /// Whether to wait before a walk begins, if it is for rows that servers do not know yet: for some
+    /// seconds. Rows that change all the time hold up no others longer.
+    fn waits(&self, is_awaited: bool) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !is_awaited {
+            *waiting = None;
+            return false;
+        }
+        clock::since(*waiting.get_or_insert_with(clock::now)) < KNOWN_WITHIN
+    }
+
+    /// Gives up the walk that is under way; the next look begins another one from nothing, as if its
+    /// members had never been filled before.
     pub(super) fn begin_anew(&self) {
+        self.doubted.lock().clear();
         self.walk.lock().take();
     }
 }
@@ -187,6 +207,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     async fn walk(&self) -> FsResult<Option<Walk>> {
         // The members of a chain that waits for the last one that served are told when that is back.
         let mut members = self.mds.chains().emptied_and_served();
+        let mut is_awaited = false;
         // One that is not heard of may never come back: nothing is noted for it.
         if !members.is_empty() {
             let heard = self.heard();
@@ -194,10 +215,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             self.adopt_rows();
             let unknown = members.extract_if(.., |(target, _)| !self.is_known_to_written(*target));
             let unknown: Vec<(u16, u16)> = unknown.collect();
-            // Who is heard of knows it with its next beat: one walk does for all.
-            if unknown.iter().any(|(target, _)| self.is_written_by(*target, &heard)) {
-                return Ok(self.filling.walk.lock().clone());
-            }
+            // A server that is heard of knows it with its next beat: one walk does for all.
+            is_awaited = unknown.iter().any(|(target, _)| self.is_written_by(*target, &heard));
+        }
+        if self.filling.waits(is_awaited) {
+            return Ok(self.filling.walk.lock().clone());
         }
         let known = self.filling.replaced.lock().clone();
         let replaced = match known {
@@ -211,15 +233,20 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         };
         let uncounted = replaced.values().filter(|one| one.lost_files.is_none());
         let lost: BTreeMap<u16, u64> = uncounted.map(|one| (one.ost, 0)).collect();
-        let mut walk = self.filling.walk.lock();
-        if walk.is_none() && (!members.is_empty() || !lost.is_empty()) {
-            let before = std::mem::replace(&mut *self.filling.walked.lock(), members.clone());
-            if !members.is_subset(&before) {
-                self.mds.doubt_moves();
-            }
-            *walk = Some(Walk { members, lost, next: Ino(0), objects: 0, left: 0 });
+        if let Some(walk) = &*self.filling.walk.lock() {
+            return Ok(Some(walk.clone()));
         }
-        Ok(walk.clone())
+        if members.is_empty() && lost.is_empty() {
+            return Ok(None);
+        }
+        let doubted = std::mem::replace(&mut *self.filling.doubted.lock(), members.clone());
+        if !members.is_subset(&doubted) {
+            self.mds.doubt_moves().await;
+            // Members may be others by now.
+            return Ok(None);
+        }
+        let walk = Walk { members, lost, next: Ino(0), objects: 0, left: 0 };
+        Ok(Some(self.filling.walk.lock().insert(walk).clone()))
     }
 
     /// Whether the servers of all members of a chain that are written know its row.
@@ -289,6 +316,15 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_changes_all_the_time_holds_up_no_other_for_long() {
+        let filling = Filling::default();
+        assert!(!filling.waits(false) && filling.waits(true) && filling.waits(true));
+        *filling.waiting.lock() = clock::now().checked_sub(KNOWN_WITHIN);
+        assert!(!filling.waits(true) && !filling.waits(true), "the others are filled now");
+        assert!(!filling.waits(false) && filling.waits(true), "it waits anew");
+    }
 
     #[test]
     fn objects_are_found_by_chains_and_lost_files_counted_once() {

@@ -54,7 +54,7 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     restarted: futures_util::lock::Mutex<BTreeSet<u16>>,
     filling: Filling,
     /// Held by the walk that clears former members.
-    clearing: futures_util::lock::Mutex<()>,
+    clearing: futures_util::lock::Mutex<places::Clearing>,
     repairs: Repairs,
     turn: Mutex<balancing::Turn>,
     moving: Mutex<draining::FilesMoving>,

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Longest time that members of chains take to be healed, once nothing goes wrong any more.
-const HEAL_MAX: Duration = Duration::from_secs(60);
+/// Longest time that members of chains take to be healed, and former ones to be cleared, once nothing
+/// goes wrong any more: pauses between attempts grow.
+const HEAL_MAX: Duration = Duration::from_secs(150);
 /// The same for objects that files had before they were moved: pauses between attempts grow.
 const DESTROY_MAX: Duration = Duration::from_secs(120);
 

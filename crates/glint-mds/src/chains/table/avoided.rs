@@ -1,7 +1,8 @@
 //! Chains that new files avoid.
 //!
-//! Invariant: a chain of which members fail together is used while no other one with as many members
-//! can be, and by no new file from then on.
+//! Invariant: new files use a chain of which members fail together only while no other one with as many
+//! members is good: while a member of each does not serve, is full, is not heard of or is drained.
+//! Among those that are left the good ones come first, whether their members fail together or not.
 
 use glint_proto::chain::{Chain, Member, MemberState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,14 @@ pub(super) struct OstUse {
 impl OstUse {
     fn is_drained(&self, chain: &Chain) -> bool {
         chain.members.iter().any(|member| self.drained.contains(&member.ost))
+    }
+
+    /// Whether all members of a chain serve, and none is full, or not heard of, or drained.
+    fn is_good(&self, chain: &Chain) -> bool {
+        let is_good = |member: &Member| {
+            member.state == MemberState::Serving && !self.absent.contains(&member.ost)
+        };
+        chain.members.iter().all(is_good) && !self.is_drained(chain)
     }
 
     /// Whether members of a chain fail together.
@@ -42,7 +51,8 @@ pub(super) struct AvoidedChains {
     pub(super) worst: Vec<u16>,
     /// Those of them that no new file gets: that files leave, or all of whose OSTs were given up.
     pub(super) gone: Vec<u16>,
-    /// Those that files leave because members of them fail together, and those of others do not.
+    /// Those that files leave because members of them fail together, and there are good ones whose
+    /// members do not.
     pub(super) crowded: Vec<u16>,
 }
 
@@ -51,25 +61,20 @@ pub(super) fn sort<'a>(
     chains: impl Iterator<Item = &'a Chain> + Clone,
     osts: &OstUse,
 ) -> BTreeMap<u8, AvoidedChains> {
-    let is_sound = |chain: &&Chain| {
-        chain.head().is_some() && !osts.is_drained(chain) && !osts.is_crowded(chain)
-    };
-    let sound: BTreeSet<u8> =
-        chains.clone().filter(is_sound).map(|chain| chain.id.copies).collect();
+    let is_better = |chain: &&Chain| osts.is_good(chain) && !osts.is_crowded(chain);
+    let better: BTreeSet<u8> =
+        chains.clone().filter(is_better).map(|chain| chain.id.copies).collect();
     let mut sorted = BTreeMap::<u8, AvoidedChains>::new();
     for chain in chains {
         let (copies, index) = (chain.id.copies, chain.id.index);
         let avoided = sorted.entry(copies).or_default();
         avoided.count += 1;
-        let is_crowded = sound.contains(&copies) && osts.is_crowded(chain);
+        let is_crowded = better.contains(&copies) && osts.is_crowded(chain);
         if is_crowded {
             avoided.crowded.push(index);
         }
         let (is_left, has_head) = (is_crowded || osts.is_drained(chain), chain.head().is_some());
-        let is_good = |member: &Member| {
-            member.state == MemberState::Serving && !osts.absent.contains(&member.ost)
-        };
-        if is_left || !has_head || !chain.members.iter().all(is_good) {
+        if is_left || !osts.is_good(chain) {
             avoided.all.push(index);
         }
         if is_left || !has_head {
@@ -115,6 +120,16 @@ mod tests {
         osts.drained = vec![2];
         assert_eq!(crowded(&chains, &osts), (vec![], vec![2, 3]), "files leave the others");
         osts.drained.clear();
+        osts.absent = vec![2];
+        assert_eq!(crowded(&chains, &osts), (vec![], vec![2, 3]), "it is full");
+        osts.absent.clear();
+        let whole = chains.clone();
+        for row in &mut chains[2..] {
+            *row = membership::after(row, 2, MemberEvent::Lost).unwrap();
+        }
+        assert!(chains[2..].iter().all(|row| row.head().is_some()));
+        assert_eq!(crowded(&chains, &osts), (vec![], vec![2, 3]), "they have one copy");
+        chains = whole;
         // Without a head nobody could use them.
         for row in &mut chains[2..] {
             for ost in [row.founders[0], row.founders[1]] {

@@ -148,6 +148,10 @@ pub(super) fn rows(status: &Value) -> Vec<Value> {
             missing.entry(ost).or_default().insert(state.to_owned(), chains);
         }
     }
+    let former_chains = |ost: u64| {
+        let mut former = status["chains"]["former"].as_array().into_iter().flatten();
+        former.find(|row| row["ost"] == ost).map_or(0, |row| row["chains"].as_u64().unwrap_or(0))
+    };
     let lost_files = |ost: u64| {
         let mut replaced = status["replaced"].as_array().into_iter().flatten();
         replaced
@@ -177,6 +181,7 @@ pub(super) fn rows(status: &Value) -> Vec<Value> {
             "failure_domain": domain,
             "silent_ms": silent_ms,
             "not_serving": missing.get(&ost).cloned().unwrap_or_default(),
+            "former_chains": former_chains(ost),
             "lost_files": lost_files(ost),
         })
     };
@@ -232,6 +237,10 @@ fn shown(row: &Value) -> String {
     let in_chains = |chains: &Value| counted(chains.as_u64().unwrap_or(0), "chain");
     let states: String =
         states.map(|(state, chains)| format!(", {state} in {}", in_chains(chains))).collect();
+    let former = match row["former_chains"].as_u64().unwrap_or(0) {
+        0 => String::new(),
+        chains => format!(", to be cleared of {}", counted(chains, "chain")),
+    };
     let lost = match row["lost_files"].as_u64().unwrap_or(0) {
         0 => String::new(),
         files => {
@@ -241,7 +250,7 @@ fn shown(row: &Value) -> String {
     };
     let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
     format!(
-        "ost {ost:<4} at {server}{space}, fails with {domain}{silent}{flags}{states}{lost}{}",
+        "ost {ost:<4} at {server}{space}, fails with {domain}{silent}{flags}{states}{former}{lost}{}",
         under_way::shown(row)
     )
 }
@@ -268,7 +277,7 @@ mod tests {
             "chains": { "not_serving": [
                 { "ost": 1, "state": "syncing", "chains": 1 },
                 { "ost": 2, "state": "offline", "chains": 2 },
-            ]},
+            ], "former": [{ "ost": 3, "chains": 6 }] },
         });
         let shown: Vec<String> = rows(&status).iter().map(shown).collect();
         assert_eq!(
@@ -278,7 +287,7 @@ mod tests {
                  DATA when it was replaced",
                 "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chain",
                 "ost 2    at b:1, 8 B of 999 B free, fails with rack7, NOT HEARD OF for 4 s, FULL, FAILED, offline in 2 chains",
-                "ost 3    at c:1, fails with c:1, GIVEN UP",
+                "ost 3    at c:1, fails with c:1, GIVEN UP, to be cleared of 6 chains",
             ]
         );
     }

@@ -25,7 +25,7 @@ impl ShownChain {
         let (copies, index) = row["id"].as_str()?.split_once('x')?;
         let ost = |member: &Value| member["ost"].as_u64()?.try_into().ok();
         let osts = row["members"].as_array()?.iter().map(ost).collect::<Option<Vec<u16>>>()?;
-        let chain = ShownChain { osts, is_avoided: row["avoided"] != false };
+        let chain = ShownChain { osts, is_avoided: row["avoided"] == true };
         Some((copies.parse().ok()?, index.parse().ok()?, chain))
     }
 }
@@ -96,5 +96,10 @@ mod tests {
         assert_eq!(runs[..2], expected.map(|run| Some(BytesByOst::from(run))));
         assert_eq!(runs[2..], [None, None], "one of them is avoided");
         assert!(chains.runs(2, 5, 1).is_empty() && chains.runs(4, 1, 1).is_empty());
+        // A server that does not say it avoids none.
+        let members = json!([{ "ost": 0 }, { "ost": 1 }]);
+        let rows = json!([{ "id": "2x0", "members": members }]);
+        let silent = ShownChains::of(&json!({ "chains": { "count": 1, "rows": rows } }));
+        assert_eq!(silent.runs(2, 1, 5), [Some(BytesByOst::from([(0, 5), (1, 5)]))]);
     }
 }

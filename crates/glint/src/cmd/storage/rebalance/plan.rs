@@ -55,18 +55,17 @@ fn apart(
     Ok(files.values().filter_map(|file| move_apart(disks, file)).collect())
 }
 
-/// Each copy is on an OST that the file could leave: the fullest first. New files are laid out over
-/// no such chain, and so neither is this one.
+/// Has a file laid out as it is, over as many chains: those whose members fail together are not among
+/// them. It is listed at the fullest OST that it may leave.
 fn move_apart(disks: &Disks, file: &Placed) -> Option<Move> {
     let share = |ost: u16| disks.iter().find(|disk| disk.ost == ost).map_or(1.0, Disk::share);
-    let mut osts: Vec<u16> = file.parts.keys().copied().collect();
-    osts.sort_by(|one, other| share(*other).total_cmp(&share(*one)));
+    let osts = file.parts.keys().copied();
     Some(Move {
         ino: file.ino,
         bytes: file.parts.values().sum(),
         name: file.name(),
-        from: *osts.first()?,
-        words: osts.into_iter().map(|ost| format!("avoid={ost}")).collect(),
+        from: osts.max_by(|one, other| share(*one).total_cmp(&share(*other)))?,
+        words: vec![format!("stripe_count={}", file.stripes)],
         to: None,
     })
 }
@@ -305,7 +304,10 @@ mod tests {
     fn copies_that_fail_together_leave_the_fullest_ost_first() {
         let moved = move_apart(&disks(&[300, 900, 100]), &file(1, 50, &[0, 1])).unwrap();
         assert_eq!((moved.from, moved.bytes, moved.to), (1, 100, None));
-        assert_eq!(moved.words, ["avoid=1", "avoid=0"]);
+        assert_eq!(moved.words, ["stripe_count=1"]);
+        let striped = Placed::for_test(1, 50, 4, 2, &[0, 1]);
+        let moved = move_apart(&disks(&[300, 900, 100]), &striped).unwrap();
+        assert_eq!(moved.words, ["stripe_count=4"], "it keeps its stripes, or stays");
     }
 
     #[test]
