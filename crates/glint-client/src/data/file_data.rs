@@ -217,12 +217,10 @@ impl FileData {
         self.regions.get_or_insert_default()
     }
 
-    /// Forgets what was read of the file, and what was fetched because of that, but for what that has
-    /// cost.
+    /// Forgets what was read of the file and what was fetched for that, but not what that has cost.
     pub(crate) fn forget_around(&mut self) {
         self.around = None;
-        let regions = self.regions.take();
-        self.regions = regions.and_then(|regions| regions.after_close()).map(Box::new);
+        self.regions = self.regions.take().and_then(|one| one.after_close()).map(Box::new);
     }
 
     /// Notes that the kernel may get pages.

@@ -118,7 +118,7 @@ impl ObjectDoubt {
                         SeenDamage::LostEnd { .. } => (RESTORE_IT, Outcome::EndLost),
                         _ => ("restore the file", Outcome::Left),
                     };
-                    let what = format!("{} on OST {ost} {damage}; {advice}", Shown(*object));
+                    let what = format!("{} on OST {ost} {damage}; {advice}", ShownObject(*object));
                     found.push(Finding { what, outcome });
                 } else if asked.contains(ost) {
                     self.find_lost_end(&[*ost], &mut found);
@@ -191,7 +191,7 @@ impl ObjectDoubt {
         if differing.is_empty() {
             return true;
         }
-        let it = Shown(self.known.object);
+        let it = ShownObject(self.known.object);
         let outvoted = majority(sound, osts.count()).filter(|right| {
             // A longer one may be the only one that has not lost its end.
             differing.iter().all(|copy| copy.size <= right[0].size)
@@ -269,7 +269,7 @@ impl ObjectDoubt {
                         None if osts.not_asked.is_empty() => "no other copy is right".to_owned(),
                         None => were_not_asked(&osts.not_asked),
                     };
-                    format!("{} on OST {ost} {damage}; {others}", Shown(*object))
+                    format!("{} on OST {ost} {damage}; {others}", ShownObject(*object))
                 }
             };
             found.push(Finding { what, outcome });
@@ -278,7 +278,9 @@ impl ObjectDoubt {
 
     /// Names the end of the file as lost, and returns true, if none of these OSTs has it.
     fn find_lost_end(&self, osts: &[u16], found: &mut Vec<Finding>) -> bool {
-        let (it, Some(end)) = (Shown(self.known.object), self.known.end) else { return false };
+        let (it, Some(end)) = (ShownObject(self.known.object), self.known.end) else {
+            return false;
+        };
         let facts = osts.iter().filter_map(|ost| self.facts.get(ost));
         let sizes: FsResult<Vec<u64>> = facts.map(|fact| fact.size).collect();
         // One that cannot be looked at may reach the end.
@@ -383,9 +385,9 @@ impl fmt::Display for SeenDamage {
 }
 
 /// An object and its file, for people.
-struct Shown(ObjectId);
+struct ShownObject(ObjectId);
 
-impl fmt::Display for Shown {
+impl fmt::Display for ShownObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "object {} of file {}", self.0, self.0.ino)
     }
