@@ -209,6 +209,9 @@ pub const RETURNS_MAX: usize = 4096;
 pub const INODES_PER_GRANT_MAX: u32 = 1 << 16;
 /// Questions of clients that an OSS has for the server of the MDS; one more is EAGAIN.
 pub const QUESTIONS_FOR_MDS_MAX: usize = 4096;
+/// Sessions that an OSS names in one beat whose requests a disk holds up that stands still. Clients that
+/// are not named owe what they owe in their lease.
+pub const SESSIONS_HELD_UP_MAX: usize = 1024;
 /// How often a client says that it lives.
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.

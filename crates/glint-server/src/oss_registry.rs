@@ -57,6 +57,8 @@ struct RegisteredOss {
     /// Its OSTs that are searched, and those that have failed, counted from the first one.
     searching: Vec<u16>,
     failed_osts: Vec<u16>,
+    /// Sessions with requests that may wait for a disk there that stands still.
+    held_up: Vec<u64>,
     /// Sessions that it has not said to be fenced.
     fence: Vec<u64>,
     pending: VecDeque<Pending>,
@@ -143,6 +145,7 @@ impl OssRegistry {
             space: Vec::new(),
             searching: Vec::new(),
             failed_osts: Vec::new(),
+            held_up: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
             ordered: 0,
@@ -254,6 +257,7 @@ impl OssRegistry {
         let oss = &mut all[index];
         (oss.space, oss.searching, oss.failed_osts) =
             (beat.space, beat.searching, beat.failed_osts);
+        oss.held_up = beat.held_up;
         oss.fence.retain(|session| !beat.fenced.contains(session));
         if beat.done.0 == oss.orders_sequence {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
@@ -430,6 +434,7 @@ impl OssRegistry {
             space: Vec::new(),
             searching: Vec::new(),
             failed_osts: Vec::new(),
+            held_up: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
             ordered: 0,
@@ -459,6 +464,14 @@ impl OssRegistry {
             clock::since(oss.heard) <= self.lease && oss.fence.contains(&session)
         };
         !self.state.lock().all.iter().any(goes_on)
+    }
+
+    /// Whether a disk of an OSS that stands still may hold up a request of a session.
+    pub fn holds_up(&self, session: u64) -> bool {
+        let holds_up = |oss: &RegisteredOss| {
+            oss.held_up.contains(&session) && clock::since(oss.heard) <= self.lease
+        };
+        self.state.lock().all.iter().any(holds_up)
     }
 }
 

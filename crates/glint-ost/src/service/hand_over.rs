@@ -30,6 +30,13 @@ pub(super) struct HandOver {
     awaited: AtomicUsize,
 }
 
+impl HandOver {
+    /// Whether requests of clients may wait for the disk.
+    fn may_be_awaited(&self) -> bool {
+        self.space.is_none() || self.awaited.load(Ordering::Acquire) > 0
+    }
+}
+
 /// Space of a disk, for who does not wait for it.
 #[derive(Clone)]
 struct KnownSpace(Arc<Mutex<LastSpace>>);
@@ -129,12 +136,10 @@ impl<D: Disk> OstSet<D> {
         }
     }
 
-    /// Whether a disk stands still for which requests of clients wait that have nobody else to ask. Of
-    /// those that wait on the threads that they came to, whoever watches these threads knows.
+    /// Whether a disk stands still for which requests of clients may wait that have nobody else to ask:
+    /// where they wait on the threads that they came to, they are not counted.
     pub fn holds_up_clients(&self) -> bool {
-        let holds_up = |ost: &Ost<D>| {
-            ost.watch().stands_still() && ost.hand_over.awaited.load(Ordering::Acquire) > 0
-        };
+        let holds_up = |ost: &Ost<D>| ost.watch().stands_still() && ost.hand_over.may_be_awaited();
         self.osts.iter().any(holds_up)
     }
 }

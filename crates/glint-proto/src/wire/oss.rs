@@ -29,7 +29,7 @@ pub struct OssInfo {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssRequest {
     /// The OSS lives. The first one makes it a part of the file system.
-    Heartbeat(Heartbeat),
+    Heartbeat(Box<Heartbeat>),
     /// Whether a session of a client is a good one, and belongs to this owner.
     CheckSession { client: ClientId, session: u64, owner: Owner },
     /// Something happened to a member of a chain, as somebody saw it who knows this version of it:
@@ -75,6 +75,9 @@ pub struct Heartbeat {
     pub searching: Vec<u16>,
     /// Those that have failed, for as long as the OSS runs.
     pub failed_osts: Vec<u16>,
+    /// Sessions with requests that may wait for a disk that stands still;
+    /// [`SESSIONS_HELD_UP_MAX`](crate::limits::SESSIONS_HELD_UP_MAX) at most.
+    pub held_up: Vec<u64>,
 }
 
 /// An OST that was put in the place of another one, and is empty.

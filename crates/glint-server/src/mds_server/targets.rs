@@ -61,6 +61,7 @@ impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
     }
 
     fn holds_up(&self, session: &Session) -> bool {
-        !session.is_quiet() && self.osts.holds_up_clients()
+        let is_held_here = !session.is_quiet() && self.osts.holds_up_clients();
+        is_held_here || self.osses.holds_up(session.number())
     }
 }

@@ -30,6 +30,7 @@ use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
+use glint_proto::limits::SESSIONS_HELD_UP_MAX;
 use glint_proto::oss::{ObjectPage, Orders, OssReply, OssRequest, ReplacedOst};
 use glint_proto::{Errno, FsResult, Ino, Layout, NoNamespace, ObjectId, SpaceInfo, clock};
 use glint_wait::WaitList;
@@ -190,6 +191,14 @@ impl<D: Disk> Oss<D> {
     pub(crate) fn look_at_disks(&self) {
         let first = self.joined.get().map_or(0, |(_, first)| *first);
         self.replication.look_at_disks(Here { osts: &self.osts, first });
+    }
+
+    /// Sessions with requests that may wait for a disk here that stands still.
+    fn held_up(&self) -> Vec<u64> {
+        match self.osts.holds_up_clients() {
+            true => self.sessions.under_way(SESSIONS_HELD_UP_MAX),
+            false => Vec::new(),
+        }
     }
 
     /// Has members here taken out of their chains whose disks stand still.

@@ -195,6 +195,14 @@ impl Sessions {
         state.clients.values().map(one).collect()
     }
 
+    /// Numbers of sessions of which something is being executed, this many at most.
+    pub(super) fn under_way(&self, most: usize) -> Vec<u64> {
+        let state = self.state.lock();
+        let sessions = state.clients.values().map(|known| &known.session);
+        let under_way = sessions.filter(|session| !session.is_quiet());
+        under_way.take(most).map(|session| session.number()).collect()
+    }
+
     /// A request begins at an OST of this server, as soon as it may: ESTALE if it never may.
     pub(super) async fn begin<'a>(
         &self,
@@ -290,6 +298,7 @@ mod tests {
         let Entry::Running(running, _) = sessions.enter(&of_a, 0, now) else {
             panic!("a is known")
         };
+        assert_eq!(sessions.under_way(9), [10]);
         sessions.fence(10);
         assert!(matches!(sessions.enter(&of_a, 0, now), Entry::Never));
         assert!(!sessions.is_quiet(10));

@@ -24,6 +24,7 @@ fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
         leaves: false,
         searching: Vec::new(),
         failed_osts: Vec::new(),
+        held_up: Vec::new(),
     }
 }
 
@@ -213,6 +214,25 @@ fn nobody_takes_the_place_of_an_oss() {
     }
     assert_eq!(osses.infos()[0].address, "host1:1");
     osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
+}
+
+#[test]
+fn a_session_is_held_up_while_an_oss_says_so_that_is_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let lease = Duration::from_secs(2);
+    clock::simulate(Some(clock::now()));
+    let osses = OssRegistry::new(&data, 7, lease);
+    let say = |uuid, held_up| {
+        osses.beat(&data, None, Heartbeat { held_up, ..beat(uuid, (0, 0)) }).unwrap();
+        [98, 99].map(|session| osses.holds_up(session))
+    };
+    assert_eq!(say(1, vec![99]), [false, true]);
+    assert_eq!(say(2, vec![98]), [true, true]);
+    assert_eq!(say(1, vec![]), [true, false]);
+    clock::simulate(Some(clock::now() + lease + Duration::from_millis(1)));
+    assert_eq!(say(1, vec![]), [false, false], "the other one is silent");
+    clock::simulate(None);
 }
 
 #[test]

@@ -438,9 +438,10 @@ fn what_servers_of_osts_and_the_mds_say() {
         leaves: true,
         searching: vec![1],
         failed_osts: vec![2],
+        held_up: vec![9],
     };
     let requests = [
-        OssRequest::Heartbeat(heartbeat),
+        OssRequest::Heartbeat(Box::new(heartbeat)),
         OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
         OssRequest::Member { chain: CHAIN_VERSION, ost: 1, event: MemberEvent::Synced },
         OssRequest::Layout(Ino(1)),
@@ -449,7 +450,7 @@ fn what_servers_of_osts_and_the_mds_say() {
     must_be(
         &requests,
         "
-         Heartbeat 000102016103010405060107080101020304070801640101010101010102
+         Heartbeat 0001020161030104050601070801010203040708016401010101010101020109
          CheckSession 0101020009
          Member 0281c002020103
          Layout 0301
