@@ -1,8 +1,8 @@
 //! Records that a server keeps beside its engine and its objects, from run to run.
 
 use glint_mds::{EmptiedError, MdsError};
-use glint_proto::Errno;
 use glint_proto::oss::ReplacedOst;
+use glint_proto::{Errno, SpaceInfo};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -90,6 +90,12 @@ pub trait Records: LogStore {
 
     /// Number of OSTs here.
     fn osts(&self) -> u16;
+
+    /// Space of the file system that the tables of an MDS are on; `None` if it cannot be told, or is
+    /// that of the first OST.
+    fn table_space(&self) -> Option<SpaceInfo> {
+        None
+    }
 
     /// Whether what was not synced may be lost since it was last noted to be served.
     fn is_after_loss(&self) -> bool;

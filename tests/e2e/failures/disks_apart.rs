@@ -1,5 +1,6 @@
 //! Files without copies on a server whose OSTs have disks of their own: one that stands still holds up
-//! nobody who needs the others. Where there is one disk nothing is handed over to threads of it.
+//! nobody who needs the others, and one that is full nobody who needs space elsewhere. Where there is one
+//! disk nothing is handed over to threads of it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -9,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::disk::{Disk, Frozen, move_ost};
+use support::disk::{Disk, Frozen, fill, move_ost};
 use support::paths::quoted;
 use support::stalls::Stalls;
 use support::*;
@@ -202,4 +203,34 @@ fn changes_are_handed_over_only_where_there_are_several_file_systems() {
     assert!(together < FILES / 10, "{together} for {FILES} files on one file system");
     let apart = hand_overs(FILES, true);
     assert!(apart >= FILES, "{apart} for {FILES} files beside another file system");
+}
+
+/// The tables are on another disk than the first OST.
+#[test]
+fn names_are_made_while_the_disk_of_the_first_ost_is_full() {
+    let world = World::new();
+    let port = free_port();
+    let serve = || world.serve(port, &["--osts", "2"]);
+    serve().stop();
+    let at = world.path("disk");
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 100);
+    move_ost(&world.data(), 0, &at);
+    let server = serve();
+    let (mount, directory) = world.mount(port, "m", &["-o", "nowbmeta"]);
+    let filler = at.join("filler");
+    fill(&filler);
+    // The server looks at its space ten times a second.
+    std::thread::sleep(Duration::from_secs(1));
+    for n in 0..100 {
+        let made = directory.join(format!("d{n}"));
+        fs::create_dir(&made).unwrap();
+        fs::write(made.join("f"), b"data").unwrap();
+        assert_eq!(fs::read(made.join("f")).unwrap(), b"data");
+    }
+    sh(&directory, "sync -f .");
+    fs::remove_file(&filler).unwrap();
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+    drop(disk);
 }

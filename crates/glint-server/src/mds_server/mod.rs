@@ -279,8 +279,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Has the MDS know what space there is, and which OSTs are not heard of.
     pub(crate) fn watch_space(&self) {
         self.avoid_absent();
-        // The tables lie beside the first one.
-        if let Some(space) = self.osts.first_space() {
+        if let Some(space) = self.records.table_space().or_else(|| self.osts.first_space()) {
             self.mds.set_full(space.free < reserve_metadata(space.total));
         }
     }

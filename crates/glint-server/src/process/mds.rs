@@ -27,8 +27,7 @@ const METADATA_MAX: Duration = Duration::from_secs(30);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
 pub fn engine_options(data: &DataDir, settings: &Settings) -> Result<Options, String> {
-    let total =
-        rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
+    let total = data.table_space().map_or(u64::MAX, |space| space.total);
     Ok(Options {
         journal_bytes: journal_bytes(total),
         segment_bytes: segment_bytes(total),

@@ -5,7 +5,9 @@ mod hot;
 use super::ost_identity::OstIdentities;
 use super::{BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_json};
 use crate::records::{HotPart, OssIdentity, OssRuns, Records, RecordsError};
+use glint_proto::SpaceInfo;
 use glint_proto::oss::ReplacedOst;
+use rustix::fs::statvfs;
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -32,6 +34,17 @@ impl Records for DataDir {
 
     fn osts(&self) -> u16 {
         self.identity.osts
+    }
+
+    fn table_space(&self) -> Option<SpaceInfo> {
+        // Before the first start there is none.
+        let vfs = statvfs(self.mds()).or_else(|_| statvfs(self.path.as_path())).ok()?;
+        Some(SpaceInfo {
+            total: vfs.f_blocks * vfs.f_frsize,
+            free: vfs.f_bfree * vfs.f_frsize,
+            available: vfs.f_bavail * vfs.f_frsize,
+            file_system: vfs.f_fsid,
+        })
     }
 
     /// Whether the host was started again since then, or a flush failed.
