@@ -156,7 +156,7 @@ impl<D: Disk> OstSet<D> {
             return Answer::unchanged(reply);
         }
         if self.commit_sync
-            && let Err(errno) = ost.commit(&request).await
+            && let Err(errno) = ost.commit(&request, is_alone).await
         {
             reply = Err(errno);
         }

@@ -136,7 +136,7 @@ impl<D: Disk> Ost<D> {
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let object = request.object().unwrap_or(NONE);
-        let _awaited = self.await_disk(&way);
+        let _awaited = self.await_disk(matches!(way, Way::InPlace));
         self.store.note_read(&request);
         let result = match (request, bulk) {
             (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
@@ -261,8 +261,9 @@ impl<D: Disk> Ost<D> {
         self.apart(kind, apart, work).await
     }
 
-    /// Brings to stable storage the changes of a request.
-    pub async fn commit(&self, request: &OstRequest) -> FsResult<()> {
+    /// Brings to stable storage the changes of a request, for an object without copies if it `is_alone`.
+    pub async fn commit(&self, request: &OstRequest, is_alone: bool) -> FsResult<()> {
+        let _awaited = self.await_disk(is_alone);
         match *request {
             OstRequest::Write { object, .. }
             | OstRequest::WriteExtents { object, .. }

@@ -8,7 +8,7 @@
 //!   space there is: the answer is the one that the disk gave last.
 //! - At most one thread of a disk asks for that at a time.
 
-use super::{Apart, Ost, Way};
+use super::{Apart, Ost};
 use crate::OstSet;
 use crate::disk::{CallKind, Disk};
 use crate::store::object_store::ObjectStore;
@@ -26,7 +26,8 @@ const SPACE_AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct HandOver {
     /// There if no calling thread waits for the disk at any time.
     space: Option<KnownSpace>,
-    /// Requests of clients, who have nobody else to ask, for which a thread of the disk may wait.
+    /// Requests of clients, who have nobody else to ask, for which a thread of the disk may wait. A flush
+    /// of all that there is counts for none: nothing that a client owes waits for it.
     awaited: AtomicUsize,
 }
 
@@ -98,10 +99,10 @@ impl<D: Disk> Ost<D> {
         self.hand_over.space.is_some() || self.watch.is_slow()
     }
 
-    /// Counts a request of a client for an object without copies, if it may be handed over.
-    pub(super) fn await_disk(&self, way: &Way) -> Option<AwaitedRequest<'_>> {
+    /// Counts a request of a client, if it is for an object without copies and may be handed over.
+    pub(super) fn await_disk(&self, is_alone: bool) -> Option<AwaitedRequest<'_>> {
         let awaited = &self.hand_over.awaited;
-        (matches!(way, Way::InPlace) && self.hands_over()).then(|| {
+        (is_alone && self.hands_over()).then(|| {
             awaited.fetch_add(1, Ordering::AcqRel);
             AwaitedRequest(awaited)
         })
@@ -147,6 +148,8 @@ impl<D: Disk> OstSet<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::threads::THREADS_MAX;
+    use crate::service::Way;
     use futures_lite::future::{block_on, poll_once};
     use futures_util::future::join_all;
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstReply, OstRequest};
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_told_to_hands_over() {
+    fn an_ost_hands_over_when_it_was_told_to() {
         let dir = tempfile::tempdir().unwrap();
         let mut ost = ost(&dir);
         let requests = |ost: &Ost| {
@@ -246,5 +249,35 @@ mod tests {
         drop(release);
         block_on(waits).unwrap();
         assert_eq!((read(&ost, 1), awaited()), (5, 0));
+    }
+
+    #[test]
+    fn a_flush_before_an_answer_is_awaited() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ost = ost(&dir);
+        ost.hand_over();
+        block_on(ost.handle(CLIENT, write(1), Bulk::Out(&[7; 8]), Way::InPlace)).unwrap();
+        // All threads of the disk are held up.
+        let (release, held) = mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        for _ in 0..THREADS_MAX {
+            let held = held.clone();
+            let hang = move |_: &ObjectStore| {
+                let _ = held.lock().recv();
+                Ok(())
+            };
+            drop(ost.apart_unless_dropped(CallKind::Long, Apart::default(), hang));
+        }
+        let awaited = || ost.hand_over.awaited.load(Ordering::Acquire);
+        let written = write(1);
+        for is_alone in [false, true] {
+            let mut flush = pin!(ost.commit(&written, is_alone));
+            assert!(block_on(poll_once(flush.as_mut())).is_none());
+            assert_eq!(awaited(), usize::from(is_alone), "others may have copies");
+        }
+        let last = ost.commit(&written, true);
+        drop(release);
+        block_on(last).unwrap();
+        assert_eq!(awaited(), 0);
     }
 }
