@@ -5,7 +5,7 @@
 //!   device, nor for a lock that is held by who waits for it.
 //! - Nothing else waits on the calling thread once the disk was seen to be slow, nor ever where others
 //!   go on while it stands still ([`hand_over`]). Changes of an object are made in the order in
-//!   which they came then, too, whoever still waits for them.
+//!   which they came then, too, whoever still waits for them; also when the disk is prompt again.
 //! - An object is removed after the changes that were begun before.
 //! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
 //!   or is its own to do: then it is begun at once.
@@ -219,7 +219,11 @@ impl<D: Disk> Ost<D> {
         let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
         let changed = request.object().filter(|_| request.is_modifying());
         let apart = match way {
-            Way::InPlace if !takes_long && !self.hands_over() => {
+            Way::InPlace
+                if !takes_long
+                    && !self.hands_over()
+                    && changed.is_none_or(|object| self.changing.is_free(object)) =>
+            {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
                 return perform(&self.store, client, request, bulk.data(), false);

@@ -36,6 +36,8 @@ struct ChangingObjects {
 #[derive(Default)]
 struct Shard {
     changes: Mutex<HashMap<ObjectId, usize>>,
+    /// How many there are in `changes`, as far as is known without the lock.
+    objects: AtomicUsize,
     turns: Turns<ObjectId>,
 }
 
@@ -64,18 +66,36 @@ impl Changing {
         self.0.shards.of(object.ino.0 ^ u64::from(object.stripe))
     }
 
+    /// Whether no change of an object is made apart, nor waits for its turn: none that comes now goes
+    /// before one that came earlier. Without a lock where that is so of all objects beside it.
+    pub(super) fn is_free(&self, object: ObjectId) -> bool {
+        let shard = self.shard(object);
+        shard.turns.is_empty()
+            && (shard.objects.load(Ordering::Acquire) == 0
+                || !shard.changes.lock().contains_key(&object))
+    }
+
     /// A change whose order among others somebody else sees to.
     pub(super) fn beside_others(&self, object: ObjectId) -> ObjectChange {
-        *self.shard(object).changes.lock().entry(object).or_default() += 1;
+        let shard = self.shard(object);
+        let mut changes = shard.changes.lock();
+        *changes.entry(object).or_default() += 1;
+        shard.objects.store(changes.len(), Ordering::Release);
+        drop(changes);
         ObjectChange { of: self.clone(), object, has_place: false }
     }
 
     /// A change that begins when those before it are over.
     pub(super) async fn after_others(&self, object: ObjectId) -> ObjectChange {
         let shard = self.shard(object);
-        let take = || match shard.changes.lock().entry(object) {
-            Entry::Occupied(_) => None,
-            Entry::Vacant(free) => Some(_ = free.insert(1)),
+        let take = || {
+            let mut changes = shard.changes.lock();
+            match changes.entry(object) {
+                Entry::Occupied(_) => return None,
+                Entry::Vacant(free) => _ = free.insert(1),
+            }
+            shard.objects.store(changes.len(), Ordering::Release);
+            Some(())
         };
         shard.turns.take(object, take).await;
         ObjectChange { of: self.clone(), object, has_place: false }
@@ -103,6 +123,7 @@ impl Drop for ObjectChange {
                 its.remove();
             }
         }
+        shard.objects.store(changes.len(), Ordering::Release);
         drop(changes);
         shard.turns.call(&self.object);
         if self.has_place {
@@ -140,7 +161,9 @@ mod tests {
         assert!(block_on(poll_once(second.as_mut())).is_none());
         assert!(block_on(poll_once(third.as_mut())).is_none());
         assert!(comes(changing.in_turn(object(2))).is_some(), "of another object");
+        assert!(!changing.is_free(object(1)));
         drop(first);
+        assert!(!changing.is_free(object(1)), "two have come before");
         // Neither one that looks sooner, nor one that has just come.
         assert!(block_on(poll_once(third.as_mut())).is_none());
         assert!(comes(changing.after_others(object(1))).is_none());
@@ -205,6 +228,7 @@ mod tests {
         });
         let is_empty = |shard: &Shard| shard.changes.lock().is_empty();
         assert!(changing.0.shards.iter().all(is_empty));
+        assert!((0..3).all(|n| changing.is_free(object(n))));
         assert_eq!(changing.0.places.taken.load(Ordering::Acquire), 0);
     }
 }

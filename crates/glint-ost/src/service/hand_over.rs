@@ -252,6 +252,31 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_a_prompt_disk_comes_after_those_that_wait_for_their_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let ost = ost(&dir);
+        let change = |ino, data: &'static [u8; 8]| {
+            ost.handle(CLIENT, write(ino), Bulk::Out(data), Way::InPlace)
+        };
+        let first = block_on(ost.changing.in_turn(object(1)));
+        let mut second = pin!(change(1, &[2; 8]));
+        let mut third = pin!(change(1, &[3; 8]));
+        assert!(block_on(poll_once(second.as_mut())).is_none());
+        assert!(block_on(poll_once(third.as_mut())).is_none());
+        block_on(change(2, &[1; 8])).unwrap();
+        drop(first);
+        let mut last = pin!(change(1, &[4; 8]));
+        assert!(block_on(poll_once(last.as_mut())).is_none(), "others came before");
+        block_on(second).unwrap();
+        block_on(third).unwrap();
+        block_on(last).unwrap();
+        assert_eq!(read(&ost, 1), u64::from_le_bytes([4; 8]));
+        let before = counted_here(Counter::HandOvers);
+        block_on(change(1, &[5; 8])).unwrap();
+        assert_eq!(counted_here(Counter::HandOvers), before);
+    }
+
+    #[test]
     fn a_flush_before_an_answer_is_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let mut ost = ost(&dir);
