@@ -7,7 +7,9 @@
 //! changes are counted; so one that is in use is not closed, even beyond the bound. Nor is one
 //! whose checksums were taken off and may be there again after a loss of power: who opens it
 //! again would not know, and write over what they cover. Once that is there, checksums of what was
-//! not touched outlive their file here, for [`KEPT_MAX`] objects of a shard.
+//! not touched outlive their file here, for [`KEPT_MAX`] objects of a shard. Nor does who uses an object
+//! close it when it was removed meanwhile: that frees all of its blocks, and may wait for the disk. It is
+//! closed by who [removes](Files::forget) another one or [settles](Files::close_removed) the store.
 
 use crate::disk::DiskFile;
 use crate::store::checksum::Sums;
@@ -72,6 +74,8 @@ impl<F: DiskFile> Shard<F> {
 pub(crate) struct Files<F: DiskFile> {
     shards: Sharded<Mutex<Shard<F>>>,
     files_per_shard: usize,
+    /// Objects that were in use when they were removed, until nobody uses them any more.
+    removed: Mutex<Vec<Arc<ObjectFile<F>>>>,
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
@@ -82,7 +86,8 @@ impl<F: DiskFile> Files<F> {
     /// With room for so many.
     pub(crate) fn new(capacity: usize) -> Files<F> {
         let shards = (capacity / FILES_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
-        Files { shards: Sharded::new(shards), files_per_shard: (capacity / shards).max(1) }
+        let files_per_shard = (capacity / shards).max(1);
+        Files { shards: Sharded::new(shards), files_per_shard, removed: Mutex::default() }
     }
 
     /// For how many there is room.
@@ -142,13 +147,27 @@ impl<F: DiskFile> Files<F> {
         shard.close(1, sync) + others.map(|mut other| other.close(1, sync)).sum::<usize>() > 0
     }
 
-    /// Forgets an object that is being removed.
+    /// Forgets an object that is being removed, and closes others that were.
     pub(crate) fn forget(&self, object: ObjectId) {
         let mut shard = self.shard(object).lock();
         shard.kept.remove(&object);
-        if shard.open.remove(&object).is_some() {
+        let forgotten = shard.open.remove(&object);
+        if forgotten.is_some() {
             shard.order.retain(|other| *other != object);
         }
+        drop(shard);
+        // Nobody takes a new reference any more.
+        let used = forgotten.filter(|file| Arc::strong_count(file) > 1);
+        self.removed.lock().extend(used);
+        self.close_removed();
+    }
+
+    /// Closes removed objects that nobody uses any more.
+    pub(crate) fn close_removed(&self) {
+        let is_unused = |file: &mut Arc<ObjectFile<F>>| Arc::strong_count(file) == 1;
+        let unused: Vec<_> = self.removed.lock().extract_if(.., is_unused).collect();
+        // Others may be looked at meanwhile.
+        drop(unused);
     }
 }
 
@@ -193,6 +212,28 @@ mod tests {
         write(1, 0).unwrap();
         settle();
         assert!(is_read());
+    }
+
+    #[test]
+    fn an_object_that_is_removed_while_it_is_used_is_not_closed_by_who_uses_it() {
+        let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        let use_removed = |ino| {
+            store.write(object(ino), 0, b"bytes", None, false).unwrap();
+            let used = store.open_file(object(ino)).unwrap();
+            let left = Arc::downgrade(&used);
+            store.remove(object(ino)).unwrap();
+            store.settle(Duration::ZERO, None).unwrap();
+            drop(used);
+            assert!(left.strong_count() == 1, "who has used it would wait for the disk");
+            left
+        };
+        let left = use_removed(1);
+        store.settle(Duration::ZERO, None).unwrap();
+        assert_eq!(left.strong_count(), 0);
+        let left = use_removed(2);
+        store.remove(object(3)).unwrap();
+        assert_eq!(left.strong_count(), 0);
     }
 
     #[test]

@@ -196,6 +196,7 @@ impl<D: Disk> ObjectStore<D> {
     /// and does not get its checksums is no error, and is tried again after a longer time.
     pub fn settle(&self, idle: Duration, noted: Option<Instant>) -> io::Result<()> {
         self.grow_stale();
+        self.files.close_removed();
         let mut back = PutBack::default();
         let mut settled = self.settle_others(idle, noted, &mut back);
         if let Some((entry, error)) = back.failed.iter().chain(&back.unsealed).next() {
