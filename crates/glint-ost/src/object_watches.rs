@@ -194,6 +194,13 @@ impl ObjectWatches {
         if watch.round == round { Ok(watch.told.page(after)) } else { Err(Errno::ENODATA) }
     }
 
+    /// Notes a change if it is one of data and there is a watch.
+    pub(crate) fn note(&self, request: &OstRequest, data: &[u8]) {
+        if changes_data(request) && self.is_any.load(Ordering::SeqCst) {
+            self.on_changed(request, data, clock::now());
+        }
+    }
+
     /// Notes a change that is about to be answered.
     fn on_changed(&self, request: &OstRequest, data: &[u8], now: Instant) {
         let Some(object) = request.object() else { return };
@@ -251,17 +258,22 @@ impl<'a> WatchedChange<'a> {
         request: &OstRequest,
         bulk: &Bulk<'a>,
     ) -> Option<WatchedChange<'a>> {
-        let is_change = request.is_modifying() && !matches!(request, OstRequest::SetTime { .. });
         // None is made that notes nothing.
-        is_change.then(|| WatchedChange { watches, request: *request, data: bulk.data() })
+        changes_data(request).then(|| WatchedChange {
+            watches,
+            request: *request,
+            data: bulk.data(),
+        })
     }
+}
+
+fn changes_data(request: &OstRequest) -> bool {
+    request.is_modifying() && !matches!(request, OstRequest::SetTime { .. })
 }
 
 impl Drop for WatchedChange<'_> {
     fn drop(&mut self) {
-        if self.watches.is_any.load(Ordering::SeqCst) {
-            self.watches.on_changed(&self.request, self.data, clock::now());
-        }
+        self.watches.note(&self.request, self.data);
     }
 }
 

@@ -42,7 +42,7 @@ pub struct OstSet<D: Disk = LocalDisk> {
     committed: Arc<AtomicU64>,
     /// Of each OST.
     changes: Vec<Arc<ChangesOfOst>>,
-    pub(crate) object_watches: ObjectWatches,
+    pub(crate) object_watches: Arc<ObjectWatches>,
     /// Of each OST.
     pub(crate) searches: Vec<SearchProgress>,
 }
@@ -84,17 +84,19 @@ impl<D: Disk> OstSet<D> {
                 return Err(store.failure().unwrap_or("flushing data").to_owned());
             }
         }
+        let object_watches = Arc::<ObjectWatches>::default();
+        let ost = |store| Ost::new(store).noting_in(object_watches.clone());
         let limits = bandwidth.map(|limit| stores.iter().map(move |_| Bandwidth::new(limit)));
         Ok(OstSet {
             bandwidth: limits.into_iter().flatten().collect(),
             changes: stores.iter().map(|_| Arc::default()).collect(),
             searches: stores.iter().map(|_| SearchProgress::default()).collect(),
-            osts: stores.into_iter().map(Ost::new).collect(),
+            osts: stores.into_iter().map(ost).collect(),
             grants,
             commit_sync,
             accepted: AtomicU64::new(0),
             committed: Arc::default(),
-            object_watches: ObjectWatches::default(),
+            object_watches,
         })
     }
 

@@ -21,6 +21,7 @@ use crate::disk::ring::RingReads;
 use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskWatch, LocalDisk};
 use crate::error::OstError;
+use crate::object_watches::ObjectWatches;
 use crate::settle_gate::SettleGate;
 use crate::store::object_store::ObjectStore;
 use changing::Changing;
@@ -89,13 +90,15 @@ pub struct Ost<D: Disk = LocalDisk> {
     buffers: BufferPool,
     hand_over: HandOver,
     names_ahead: NamesAhead,
+    /// Note changes that are made apart.
+    object_watches: Arc<ObjectWatches>,
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
         let (threads, ring_reads, watch, settling) = Default::default();
-        let (changing, buffers, hand_over, names_ahead) = Default::default();
+        let (changing, buffers, hand_over, names_ahead, object_watches) = Default::default();
         let store = Arc::new(store);
         Ost {
             store,
@@ -107,7 +110,13 @@ impl<D: Disk> Ost<D> {
             buffers,
             hand_over,
             names_ahead,
+            object_watches,
         }
+    }
+
+    /// Notes changes that are made apart in these.
+    pub(crate) fn noting_in(self, object_watches: Arc<ObjectWatches>) -> Ost<D> {
+        Ost { object_watches, ..self }
     }
 
     /// The store.
@@ -250,6 +259,8 @@ impl<D: Disk> Ost<D> {
         let data = WriteData::keep(&self.buffers, &bulk);
         let adds_none = request.object().filter(|_| apart.adds_none && request.is_write());
         let was_empty = changed.zip(apart.was_empty.clone());
+        // Who would note the change may be gone before it is made.
+        let watches = changed.map(|_| self.object_watches.clone());
         let work = move |store: &ObjectStore<D>| {
             if let Some((object, was_empty)) = was_empty
                 && store.is_empty(object)?
@@ -257,6 +268,9 @@ impl<D: Disk> Ost<D> {
                 was_empty.store(true, Ordering::Release);
             }
             let done = perform(store, client, request, &data, adds_none.is_some());
+            if let Some(watches) = watches {
+                watches.note(&request, &data);
+            }
             if let Some(object) = adds_none {
                 store.passing().drop_later(object, (0, u64::MAX));
             }

@@ -180,6 +180,21 @@ mod tests {
         Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap())
     }
 
+    /// Holds up all threads of a disk until this is dropped.
+    fn hold_threads(ost: &Ost) -> mpsc::Sender<()> {
+        let (release, held) = mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        for _ in 0..THREADS_MAX {
+            let held = held.clone();
+            let hang = move |_: &ObjectStore| {
+                let _ = held.lock().recv();
+                Ok(())
+            };
+            drop(ost.apart_unless_dropped(CallKind::Long, Apart::default(), hang));
+        }
+        release
+    }
+
     #[test]
     fn an_ost_hands_over_when_it_was_told_to() {
         let dir = tempfile::tempdir().unwrap();
@@ -282,17 +297,7 @@ mod tests {
         let mut ost = ost(&dir);
         ost.hand_over();
         block_on(ost.handle(CLIENT, write(1), Bulk::Out(&[7; 8]), Way::InPlace)).unwrap();
-        // All threads of the disk are held up.
-        let (release, held) = mpsc::channel::<()>();
-        let held = Arc::new(Mutex::new(held));
-        for _ in 0..THREADS_MAX {
-            let held = held.clone();
-            let hang = move |_: &ObjectStore| {
-                let _ = held.lock().recv();
-                Ok(())
-            };
-            drop(ost.apart_unless_dropped(CallKind::Long, Apart::default(), hang));
-        }
+        let release = hold_threads(&ost);
         let awaited = || ost.hand_over.awaited.load(Ordering::Acquire);
         let written = write(1);
         for is_alone in [false, true] {
@@ -304,5 +309,35 @@ mod tests {
         drop(release);
         block_on(last).unwrap();
         assert_eq!(awaited(), 0);
+    }
+
+    #[test]
+    fn a_change_that_nobody_waits_for_any_more_is_noted_when_it_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        let mut osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
+        osts.hand_over(0);
+        let ask = |request| block_on(osts.handle(CLIENT, 0, request, Bulk::None)).reply.unwrap();
+        let object = object(1);
+        let OstReply::Watched { watch } = ask(OstRequest::Watch { object }) else { panic!() };
+        let has_changed = |round| match ask(OstRequest::Changed { object, watch, round, after: 0 })
+        {
+            OstReply::Changed { extents } => extents[0] != (0, 0),
+            other => panic!("{other:?}"),
+        };
+        let release = hold_threads(&osts.osts[0]);
+        {
+            let (request, bulk) = (write(1), Bulk::Out(&[7; 8]));
+            let _change = osts.begin_change(&request, &bulk);
+            let mut writing = pin!(osts.handle(CLIENT, 0, request, bulk));
+            assert!(block_on(poll_once(writing.as_mut())).is_none());
+        }
+        assert!(has_changed(1) && !has_changed(2), "it was given up");
+        drop(release);
+        let is_noted = |round| {
+            std::thread::sleep(Duration::from_millis(10));
+            has_changed(round)
+        };
+        assert!((3..1000).any(is_noted), "it was made");
     }
 }
