@@ -29,7 +29,7 @@ pub struct OssInfo {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssRequest {
     /// The OSS lives. The first one makes it a part of the file system.
-    Heartbeat(Heartbeat),
+    Heartbeat(Box<Heartbeat>),
     /// Whether a session of a client is a good one, and belongs to this owner.
     CheckSession { client: ClientId, session: u64, owner: Owner },
     /// Something happened to a member of a chain, as somebody saw it who knows this version of it:

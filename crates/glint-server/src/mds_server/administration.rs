@@ -66,7 +66,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
             OssRequest::Heartbeat(beat) => {
                 let restarted = self.osses.restarted(&beat);
                 let placed = self.osses.placed_count();
-                let mut orders = self.osses.beat(&*self.records, name, beat.clone())?;
+                let mut orders = self.osses.beat(&*self.records, name, (*beat).clone())?;
                 let restarted = restarted.or_else(|| self.osses.restarted(&beat));
                 let osts = self.osses.osts(self.osts.count());
                 self.mds.note_ost_count(osts);

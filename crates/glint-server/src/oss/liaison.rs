@@ -286,7 +286,7 @@ impl<D: Disk> Talk<'_, D> {
                 None => {}
             }
             let sent = clock::now();
-            match link.ask(OssRequest::Heartbeat(self.beat())).await? {
+            match link.ask(OssRequest::Heartbeat(Box::new(self.beat()))).await? {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
                     self.oss.replaced_is_known();
@@ -308,7 +308,7 @@ impl<D: Disk> Talk<'_, D> {
             }
         }
         // Others stand in for it at once. If that is not heard, its silence will be.
-        let leaving = link.ask(OssRequest::Heartbeat(self.beat()));
+        let leaving = link.ask(OssRequest::Heartbeat(Box::new(self.beat())));
         or(async { _ = leaving.await }, host::sleep(LEAVE_MAX)).await;
         Ok(())
     }

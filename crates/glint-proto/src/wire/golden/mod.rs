@@ -441,7 +441,7 @@ fn what_servers_of_osts_and_the_mds_say() {
         held_up: vec![9],
     };
     let requests = [
-        OssRequest::Heartbeat(heartbeat),
+        OssRequest::Heartbeat(Box::new(heartbeat)),
         OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
         OssRequest::Member { chain: CHAIN_VERSION, ost: 1, event: MemberEvent::Synced },
         OssRequest::Layout(Ino(1)),
