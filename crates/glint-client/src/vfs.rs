@@ -319,25 +319,27 @@ pub trait Vfs: Send + Sync + 'static {
         parent: Ino,
         name: &[u8],
     ) -> impl Future<Output = FsResult<Found>>;
+    /// Removes a name. Returns the inode that has lost it, if a server was asked.
     fn unlink(
         &self,
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-    ) -> impl Future<Output = FsResult<()>>;
+    ) -> impl Future<Output = FsResult<Option<Ino>>>;
     fn rmdir(
         &self,
         caller: &Caller,
         parent: Ino,
         name: &[u8],
     ) -> impl Future<Output = FsResult<()>>;
+    /// Moves a name. Returns the inode that has lost the new one, if a server was asked.
     fn rename(
         &self,
         caller: &Caller,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         flags: RenameFlags,
-    ) -> impl Future<Output = FsResult<()>>;
+    ) -> impl Future<Output = FsResult<Option<Ino>>>;
     /// Value of an attribute, for a caller that has `room` bytes for it; 0 if it only asks for
     /// the length. A value that is too long is returned nevertheless.
     fn getxattr(

@@ -283,8 +283,8 @@ impl Vfs for NullFs {
         Ok(found(attr.clone()))
     }
 
-    async fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.tree.lock().remove(parent, name)
+    async fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<Option<Ino>> {
+        self.tree.lock().remove(parent, name).map(|()| None)
     }
 
     async fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
@@ -297,13 +297,13 @@ impl Vfs for NullFs {
         (parent, name): (Ino, &[u8]),
         (new_parent, new_name): (Ino, &[u8]),
         _: RenameFlags,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Ino>> {
         let mut tree = self.tree.lock();
         let ino = tree.node(parent)?.entries.remove(name).ok_or(Errno::ENOENT)?;
         if let Some(old) = tree.node(new_parent)?.entries.insert(new_name.to_vec(), ino) {
             tree.nodes.remove(&old);
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn getxattr(&self, _: &Caller, _: Ino, _: &[u8], _: usize) -> FsResult<Vec<u8>> {

@@ -239,11 +239,13 @@ fn what_a_killed_program_has_changed_is_seen_when_it_is_done() {
         let port = free_port();
         let server = world.serve(port, &["--lease", "600"]);
         let (mount, a) = world.narrow_mount(port, "a", transport);
-        for directory in ["w", "x", "y", "y/goes", "z", "z/moves"] {
+        for directory in ["v", "w", "x", "y", "y/goes", "z", "z/moves"] {
             fs::create_dir(a.join(directory)).unwrap();
         }
         fs::write(a.join("kept"), "").unwrap();
         fs::hard_link(a.join("kept"), a.join("w/goes")).unwrap();
+        fs::write(a.join("v/open"), "").unwrap();
+        let open = fs::File::open(a.join("v/open")).unwrap();
         assert!(!a.join("x/made").exists() && !a.join("there").exists());
         let links = |name: &str| fs::metadata(a.join(name)).unwrap().nlink();
         assert_eq!(["kept", "x", "y", "z"].map(links), [2, 2, 3, 3]);
@@ -251,6 +253,7 @@ fn what_a_killed_program_has_changed_is_seen_when_it_is_done() {
         let calls = [
             "os.mkdir(a + '/x/made')",
             "os.rmdir(a + '/y/goes')",
+            "os.unlink(a + '/v/open')",
             "os.unlink(a + '/w/goes')",
             "os.rename(a + '/z/moves', a + '/there')",
         ];
@@ -262,12 +265,14 @@ fn what_a_killed_program_has_changed_is_seen_when_it_is_done() {
         server.halt(false);
         eventually("what was asked is done", || {
             let is_gone = |name: &str| !a.join(name).exists();
-            let gone = ["w/goes", "y/goes", "z/moves"];
+            let gone = ["v/open", "w/goes", "y/goes", "z/moves"];
             a.join("x/made").is_dir() && gone.into_iter().all(is_gone)
         });
         eventually("links are what was made of them", || {
-            ["kept", "x", "y", "z"].map(links) == [1, 3, 2, 2]
+            let of_open = open.metadata().unwrap().nlink();
+            (of_open, ["kept", "x", "y", "z"].map(links)) == (0, [1, 3, 2, 2])
         });
+        drop(open);
         mount.stop();
         server.stop();
         world.assert_sound();

@@ -415,12 +415,12 @@ impl<T: Transport> Vfs for Client<T> {
         Ok(Found { valid: found.valid.without_attr(), ..found })
     }
 
-    async fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    async fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Option<Ino>> {
         self.remove(caller, parent, name, &MdsRequest::Unlink { parent, name }).await
     }
 
     async fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.remove(caller, parent, name, &MdsRequest::Rmdir { parent, name }).await
+        self.remove(caller, parent, name, &MdsRequest::Rmdir { parent, name }).await.map(drop)
     }
 
     async fn rename(
@@ -429,7 +429,7 @@ impl<T: Transport> Vfs for Client<T> {
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         flags: RenameFlags,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Ino>> {
         Client::rename(self, caller, from, to, flags).await
     }
 

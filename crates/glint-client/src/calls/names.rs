@@ -118,22 +118,22 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Removes a name.
+    /// Removes a name. Returns the inode that has lost it, if the MDS was asked: the kernel counts its
+    /// links down by itself, but not for a program that is killed meanwhile.
     pub(crate) async fn remove(
         &self,
         caller: &Caller,
         parent: Ino,
         name: &[u8],
         request: &MdsRequest<'_>,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Ino>> {
         if self.remove_locally(caller, parent, name, request).is_some() {
-            return Ok(());
+            return Ok(None);
         }
         if !self.has_locks() {
-            return self.ask(caller, request).await.map(drop);
+            return self.ask(caller, request).await.map(|reply| removed(&reply));
         }
         let child = self.child_to_lose(caller, parent, name).await;
-        let linked = self.linked_elsewhere(child);
         let mut inos = vec![parent];
         inos.extend(child);
         let update = self.cache.begin_update(&inos);
@@ -142,26 +142,9 @@ impl<T: Transport> Client<T> {
         let reply = self.ask_to_learn(caller, request, &mut asked).await?;
         update.learn_changed(&asked);
         self.cache.learn_removed(&reply);
-        self.forget_links(linked);
-        self.cache.forget_name(parent, name, removed(&reply), asked.at);
-        Ok(())
-    }
-
-    /// The inode that is about to lose a name, if it is known to have others. The kernel counts its
-    /// links down by itself, but not for a program that is killed meanwhile: see
-    /// [`forget_links`](Client::forget_links).
-    fn linked_elsewhere(&self, ino: Option<Ino>) -> Option<Ino> {
-        let inode = self.cache.find(ino?)?;
-        let state = inode.lock();
-        let is_linked = state.attributes().is_some_and(|attr| !attr.is_dir() && attr.nlink > 1);
-        is_linked.then_some(inode.ino)
-    }
-
-    /// Has the kernel ask for the attributes of an inode that lost one of its names.
-    fn forget_links(&self, ino: Option<Ino>) {
-        if let (Some(ino), Some(kernel)) = (ino, self.cache.kernel()) {
-            kernel.forget_attributes(ino);
-        }
+        let gone = removed(&reply);
+        self.cache.forget_name(parent, name, gone, asked.at);
+        Ok(gone)
     }
 
     /// The inode of a name that is about to go. If it is not known, the MDS is asked only while files
@@ -184,21 +167,21 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Moves a name, or exchanges two.
+    /// Moves a name, or exchanges two. Returns as [`remove`](Client::remove).
     pub(crate) async fn rename(
         &self,
         caller: &Caller,
         (parent, name): (Ino, &[u8]),
         (new_parent, new_name): (Ino, &[u8]),
         flags: RenameFlags,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Ino>> {
         let ends = [(parent, name), (new_parent, new_name)];
         if self.rename_locally(caller, ends[0], ends[1], flags).is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
         if !self.has_locks() {
-            return self.ask(caller, &request).await.map(drop);
+            return self.ask(caller, &request).await.map(|reply| removed(&reply));
         }
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
         let mut asked = Asked::about(known.into_iter().flatten());
@@ -207,7 +190,6 @@ impl<T: Transport> Client<T> {
             true => None,
             false => self.child_to_lose(caller, new_parent, new_name).await,
         };
-        let linked = self.linked_elsewhere(replaced);
         let mut inos = vec![parent, new_parent];
         inos.extend(known.into_iter().flatten().chain(replaced));
         for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
@@ -221,7 +203,6 @@ impl<T: Transport> Client<T> {
         let reply = self.ask_to_learn(caller, &request, &mut asked).await?;
         update.learn_changed(&asked);
         self.cache.learn_removed(&reply);
-        self.forget_links(linked);
         let replaced = removed(&reply);
         // Else they may be two names of one file: nothing happens then, and both stay.
         let has_moved =
@@ -235,6 +216,6 @@ impl<T: Transport> Client<T> {
         } else {
             self.cache.doubt_name(parent, name);
         }
-        Ok(())
+        Ok(replaced)
     }
 }

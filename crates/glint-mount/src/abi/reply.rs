@@ -3,7 +3,7 @@
 use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut, StatfsOut};
 use glint_client::{FsStat, Handle, Valid};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
-use glint_proto::{Attr, DirEntry, Errno, FsResult};
+use glint_proto::{Attr, DirEntry, Errno, FsResult, Ino};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -12,6 +12,8 @@ use zerocopy::{Immutable, IntoBytes};
 pub(crate) enum Outcome {
     /// The reply is in the first so many bytes of the buffer.
     Done(usize),
+    /// A reply without content: this inode has lost a name.
+    Unlinked(Ino),
     /// An error.
     Failed(Errno),
     /// The kernel expects no reply.

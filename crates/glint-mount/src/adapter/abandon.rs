@@ -22,6 +22,14 @@ impl<F: Vfs> Adapter<F> {
         self.fs.is_away()
     }
 
+    /// Has the kernel ask for the attributes of an inode that lost one of its names. For a caller that
+    /// waits it counts the links down by itself.
+    pub(crate) fn forget_links(&self, ino: Ino) {
+        if let Some(kernel) = &self.kernel {
+            kernel.forget_attributes(ino);
+        }
+    }
+
     /// Gives back what a request got whose caller has gone on: the kernel knows nothing of it. The
     /// reply is in the first `len` bytes of the buffer; where there is none, names still are.
     pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], buffer: &[u8], len: usize) {

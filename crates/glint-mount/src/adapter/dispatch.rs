@@ -17,6 +17,7 @@ use glint_proto::{
 };
 use glint_telemetry::{Layer, Span, traced};
 use rustix::mount::MountFlags;
+use std::cell::Cell;
 use std::pin::pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
@@ -126,7 +127,7 @@ impl<F: Vfs> Adapter<F> {
             _ if is_use(opcode, request.header.nodeid) => self.fs.note_use(),
             _ => {}
         }
-        let header = request.header;
+        let (header, unlinked) = (request.header, Cell::new(None));
         self.hear(opcode, header.nodeid, request.fixed);
         let call = Call {
             adapter: self,
@@ -140,13 +141,17 @@ impl<F: Vfs> Adapter<F> {
             fixed: request.fixed,
             buffer: request.buffer,
             len: request.len,
+            unlinked: &unlinked,
         };
         let op = op_of(opcode) as u8;
         let whole = async {
             let _span = Span::start(Layer::Mount, op);
             call.execute(opcode).await
         };
-        traced(pin!(whole)).await.into()
+        match (traced(pin!(whole)).await, unlinked.get()) {
+            (Ok(_), Some(ino)) => Outcome::Unlinked(ino),
+            (result, _) => result.into(),
+        }
     }
 }
 
@@ -172,6 +177,8 @@ pub(crate) struct Call<'a, F> {
     pub(crate) fixed: &'a [u8],
     pub(crate) buffer: &'a mut [u8],
     pub(crate) len: usize,
+    /// The inode that has lost a name, if it has.
+    unlinked: &'a Cell<Option<Ino>>,
 }
 
 impl<F: Vfs> Call<'_, F> {
@@ -338,7 +345,8 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn unlink(self) -> FsResult<usize> {
         let (name, _) = name(&self.buffer[..self.len])?;
-        self.fs.unlink(&self.caller, self.ino, name).await.map(|()| 0)
+        self.unlinked.set(self.fs.unlink(&self.caller, self.ino, name).await?);
+        Ok(0)
     }
 
     async fn rmdir(self) -> FsResult<usize> {
@@ -357,7 +365,8 @@ impl<F: Vfs> Call<'_, F> {
             exchange: flags & libc::RENAME_EXCHANGE != 0,
         };
         let (from, to) = ((self.ino, from), (self.adapter.ino(new_parent), to));
-        self.fs.rename(&self.caller, from, to, flags).await.map(|()| 0)
+        self.unlinked.set(self.fs.rename(&self.caller, from, to, flags).await?);
+        Ok(0)
     }
 
     async fn link(self) -> FsResult<usize> {

@@ -173,10 +173,10 @@ impl<F: Vfs> Device<F> {
                         host::sleep(LAZY_PAUSE).await;
                     }
                 }
-                Outcome::Done(len) if !is_waited_for => {
-                    self.waiting.abandon(&header, fixed, &buffer[split..], len).await;
+                outcome if !is_waited_for => {
+                    self.waiting.abandon(&header, fixed, &buffer[split..], outcome).await;
                 }
-                Outcome::Failed(_) if !is_waited_for => {}
+                Outcome::Unlinked(_) => reply(&self.fd, header.unique, 0, &[])?,
                 Outcome::Done(len) => {
                     reply(&self.fd, header.unique, 0, &buffer[split..split + len])?;
                 }

@@ -197,9 +197,7 @@ impl<F: Vfs> Ring<F> {
             };
             let Some(kept) = kept else {
                 drop(taker);
-                if let Outcome::Done(len) = outcome {
-                    self.waiting.abandon(&header, &fixed, &payload, len).await;
-                }
+                self.waiting.abandon(&header, &fixed, &payload, outcome).await;
                 return Ok(());
             };
             entry = kept;
@@ -208,7 +206,7 @@ impl<F: Vfs> Ring<F> {
                 Outcome::Failed(errno) => entry.set_reply(header.unique, -errno.0, 0),
                 // The kernel sends what needs no reply through /dev/fuse, but an answer
                 // is what brings the entry back in any case.
-                Outcome::NoReply => entry.set_reply(header.unique, 0, 0),
+                Outcome::Unlinked(_) | Outcome::NoReply => entry.set_reply(header.unique, 0, 0),
             }
             command = entry.commit_and_fetch(fd, self.queue);
         }

@@ -208,7 +208,21 @@ impl<F: Vfs> Waiting<F> {
     }
 
     /// Gives back what a request got that nobody waits for.
-    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], buffer: &[u8], len: usize) {
+    pub(crate) async fn abandon(
+        &self,
+        header: &InHeader,
+        fixed: &[u8],
+        buffer: &[u8],
+        outcome: Outcome,
+    ) {
+        let len = match outcome {
+            Outcome::Done(len) => len,
+            Outcome::Unlinked(ino) => {
+                self.adapter.forget_links(ino);
+                0
+            }
+            Outcome::Failed(_) | Outcome::NoReply => return,
+        };
         self.adapter.abandon(header, fixed, buffer, len).await;
     }
 

@@ -258,7 +258,7 @@ impl Source for Tree {
     async fn remove(&self, directory: Ino, name: &[u8], is_directory: bool) -> FsResult<()> {
         match is_directory {
             true => self.client.rmdir(&self.caller, directory, name).await,
-            false => self.client.unlink(&self.caller, directory, name).await,
+            false => self.client.unlink(&self.caller, directory, name).await.map(drop),
         }
     }
 }
