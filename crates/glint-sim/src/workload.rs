@@ -412,7 +412,7 @@ impl Worker {
                 if got.is_ok() {
                     count(&one, -1);
                 }
-                (got, [Errno::ENOENT, Errno::ENOENT])
+                (got.map(drop), [Errno::ENOENT, Errno::ENOENT])
             }
             _ => {
                 let flags = RenameFlags { no_replace: true, exchange: false };
@@ -422,7 +422,7 @@ impl Worker {
                     count(&one, -1);
                     count(&two, 1);
                 }
-                (got, [Errno::ENOENT, Errno::EEXIST])
+                (got.map(drop), [Errno::ENOENT, Errno::EEXIST])
             }
         };
         match got {

@@ -193,7 +193,7 @@ async fn one(fs: &impl Vfs, directory: Ino, op: Operation, name: &str) -> FsResu
         Operation::Mkdir => {
             fs.make(root, directory, name, make(FileType::Directory, 0o755)).await.map(drop)
         }
-        Operation::Unlink => fs.unlink(root, directory, name).await,
+        Operation::Unlink => fs.unlink(root, directory, name).await.map(drop),
         Operation::Stat => fs.lookup(root, directory, name).await.map(drop),
         Operation::Read => {
             let found = fs.lookup(root, directory, name).await?;
@@ -204,7 +204,7 @@ async fn one(fs: &impl Vfs, directory: Ino, op: Operation, name: &str) -> FsResu
         Operation::Rename => {
             let new = [name, b"r"].concat();
             let (from, to) = ((directory, name), (directory, new.as_slice()));
-            fs.rename(root, from, to, RenameFlags::default()).await
+            fs.rename(root, from, to, RenameFlags::default()).await.map(drop)
         }
     }
 }
