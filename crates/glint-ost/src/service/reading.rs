@@ -160,7 +160,7 @@ impl<D: Disk> Ost<D> {
         let Some(place) = ReadPlace::take(&self.watch) else { return Ok(None) };
         let Some(file) = self.store.open_file(object) else { return Ok(None) };
         let Some(planned) = file.plan_read(offset, output.len() - done) else { return Ok(None) };
-        let held = Arc::new(HeldObject::new(file, self.threads.clone()));
+        let held = Arc::new(HeldObject(file));
         let (from, to) = planned.range();
         let len = (to - from) as usize;
         // The caller is gone with the ring.
