@@ -26,6 +26,7 @@ pub use background::check::{
     CheckReport, Extent, Finding, believe_objects, check, clients_to_return, objects_to_destroy,
 };
 pub use background::check_online::{NamespaceCheck, NamespaceDoubt};
+pub use background::destroyed::KeptNumbers;
 pub use background::reaper::Targets;
 pub use chains::drain::{DrainError, HeldPart};
 pub use chains::emptied::{EmptiedError, Replacement};

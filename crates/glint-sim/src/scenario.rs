@@ -189,8 +189,9 @@ fn run_here(seed: u64, copies: bool, lapse: Option<Lapse>) -> Result<Outcome, St
         true => Layout { replicas: 1 + executor.below(domains.min(3) as u64) as u8, ..layout },
         false => layout,
     };
+    // Of three domains two have copies as often as all: then the third one can take places.
     let layout = match copies && layout.replicas < 2 {
-        true => Layout { replicas: domains.min(3) as u8, ..layout },
+        true => Layout { replicas: domains.min(2 + executor.below(2) as usize) as u8, ..layout },
         false => layout,
     };
     let run = Rc::new(Run {

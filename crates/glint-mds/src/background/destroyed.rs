@@ -7,10 +7,13 @@
 //! - Members of a chain that have not removed an object yet may give it to others that have. So a
 //!   file with copies is forgotten only if its objects were removed while nobody copied anything;
 //!   else they are removed once more.
+//! - Whoever has objects removed by keys that it has read may do so late. Until that is over no key
+//!   of objects that data moves to or from is forgotten: their numbers are given to no others.
 //! - No more is kept than there are files, however often they are tried.
 
 use glint_proto::{Ino, Layout, clock};
 use glint_wait::Backoff;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,8 @@ pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 /// Share of the thread's time that walks over what could not be removed take at most.
 const RETRY_SHARE: u32 = 5;
+/// How long a request to remove objects may still be executed after nobody waits for it any more.
+const LATE: Duration = Duration::from_secs(30);
 
 /// Files whose objects are removed, in the order of these changes.
 #[derive(Default)]
@@ -32,7 +37,38 @@ pub(crate) struct Destroyed {
     pub(crate) kept: HashMap<OrphanKey, Instant>,
     /// Until when that is so of all that the last run has left: nobody knows when data moved.
     pub(crate) left_kept: Option<Instant>,
+    /// How many [`KeptNumbers`] there are, and until when those that are over still count.
+    numbers_kept: usize,
+    numbers_kept_until: Option<Instant>,
     pub(crate) retry: Retry,
+}
+
+/// Numbers of objects that data moves to or from are not given again, until this is dropped.
+pub struct KeptNumbers<'a> {
+    destroyed: &'a Mutex<Destroyed>,
+    is_late: bool,
+}
+
+impl<'a> KeptNumbers<'a> {
+    pub(crate) fn new(destroyed: &'a Mutex<Destroyed>) -> KeptNumbers<'a> {
+        destroyed.lock().numbers_kept += 1;
+        KeptNumbers { destroyed, is_late: false }
+    }
+
+    /// A request was not answered: it may be executed some time after this is dropped.
+    pub fn expect_late(&mut self) {
+        self.is_late = true;
+    }
+}
+
+impl Drop for KeptNumbers<'_> {
+    fn drop(&mut self) {
+        let mut destroyed = self.destroyed.lock();
+        destroyed.numbers_kept -= 1;
+        if self.is_late {
+            destroyed.numbers_kept_until = Some(clock::now() + LATE);
+        }
+    }
 }
 
 /// How the objects of a file were removed last.
@@ -97,9 +133,7 @@ impl Destroyed {
 
     /// Whether objects may not be removed yet; if so, they are looked at again in time.
     pub(super) fn keeps(&mut self, key: &[u8], now: Instant) -> bool {
-        // Objects of a file that was removed have the key of its inode.
-        let is_moved = key.len() > Ino::ROOT.key().len();
-        let until = self.kept.get(key).copied().max(self.left_kept.filter(|_| is_moved));
+        let until = self.kept.get(key).copied().max(self.left_kept.filter(|_| is_moved(key)));
         match until {
             Some(until) if until > now => {
                 self.retry.at(until);
@@ -127,9 +161,14 @@ impl Destroyed {
                 self.changes.remove(&(removal.change, key));
             }
         }
-        let mut done = Vec::new();
+        let are_kept = self.are_numbers_kept(clock::now());
+        let (mut done, mut kept) = (Vec::new(), Vec::new());
         while self.changes.first().is_some_and(|(change, _)| *change <= durable) {
-            let Some((_, key)) = self.changes.pop_first() else { break };
+            let Some((change, key)) = self.changes.pop_first() else { break };
+            if are_kept && is_moved(&key) {
+                kept.push((change, key));
+                continue;
+            }
             match self.files.remove(&key) {
                 Some(Removal { begun: Some(begun), .. })
                     if quiet.is_none_or(|quiet| begun < quiet) =>
@@ -143,11 +182,22 @@ impl Destroyed {
                 None => {}
             }
         }
+        self.changes.extend(kept);
         if !done.is_empty() {
             self.retry.pauses.reset();
         }
         done
     }
+
+    fn are_numbers_kept(&self, now: Instant) -> bool {
+        self.numbers_kept > 0 || self.numbers_kept_until.is_some_and(|until| until > now)
+    }
+}
+
+/// Whether a key is of objects that data moves to or from: those of a file that was removed have
+/// the key of its inode.
+fn is_moved(key: &[u8]) -> bool {
+    key.len() > Ino::ROOT.key().len()
 }
 
 #[cfg(test)]
@@ -183,6 +233,28 @@ mod tests {
         assert!(!destroyed.retry.take_due(now) && destroyed.retry.take_due(now + lease));
         assert!(!destroyed.keeps(&moved, now + lease));
         assert!(!destroyed.keeps(&Ino(1).key(), now), "nobody looks for a file that was removed");
+    }
+
+    #[test]
+    fn numbers_of_objects_are_kept_while_somebody_may_remove_them_by_a_key_that_it_has_read() {
+        let moved = keys::orphan_objects(Ino(1), Layout::default()).to_vec();
+        let file = Ino(2).key().to_vec();
+        let destroyed = Mutex::new(Destroyed::default());
+        let files = [moved.clone(), file.clone()].map(|key| (key, Layout::default()));
+        destroyed.lock().add(3, &files, clock::now());
+        let take = || destroyed.lock().take(3, &[], None);
+        let (mut late, other) = (KeptNumbers::new(&destroyed), KeptNumbers::new(&destroyed));
+        assert_eq!(take(), [file], "no inode gets its number again");
+        late.expect_late();
+        drop(late);
+        drop(other);
+        assert_eq!(
+            (take(), destroyed.lock().has(&moved)),
+            (vec![], true),
+            "it may be executed yet"
+        );
+        destroyed.lock().numbers_kept_until = Some(clock::now());
+        assert_eq!(take(), [moved]);
     }
 
     /// One server says at once that an object is left, while another has not heard of its order

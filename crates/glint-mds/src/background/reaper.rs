@@ -9,7 +9,7 @@
 //!   tried again; the pauses grow while nothing changes.
 //! - Every batch here is bounded, whatever a file has: attributes go page by page.
 
-use crate::background::destroyed::OrphanKey;
+use crate::background::destroyed::{KeptNumbers, OrphanKey};
 use crate::error::errno;
 use crate::service::Mds;
 use crate::store::keys::{self, Orphan};
@@ -79,6 +79,12 @@ impl<K: Kv> Mds<K> {
             retry.later(clock::now());
         }
         Ok(self.orphans.load(Ordering::Acquire) > 0)
+    }
+
+    /// Has no number of an object that data moves to or from be given again, until the result is
+    /// dropped.
+    pub fn keep_numbers(&self) -> KeptNumbers<'_> {
+        KeptNumbers::new(&self.destroyed)
     }
 
     /// Does for each orphan what can be done now. Returns whether one of them failed.

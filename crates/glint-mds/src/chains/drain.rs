@@ -183,7 +183,8 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Files that were removed, or moved, with the layouts of objects on these chains which are not
-    /// removed yet, or may be given up.
+    /// removed yet, or may be given up. Objects may be removed by this as long as their numbers are
+    /// [kept](Mds::keep_numbers) since before.
     pub async fn leaving_chains(&self, targets: &BTreeSet<u16>) -> FsResult<Vec<(Ino, Layout)>> {
         let mut files = Vec::new();
         self.visit_leaving(|key, layout| {

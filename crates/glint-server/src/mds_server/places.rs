@@ -9,6 +9,9 @@
 //!   be removed, in which each of its objects of the chain was removed there for good. Objects of
 //!   files that are removed meanwhile go there, too: it is among the holders of the chain.
 //!   Pages that it was cleared of before are left out: nothing makes objects there any more.
+//! - Objects are named by file and number, whatever their chain, and a former member of one may be
+//!   a member of another. So while objects of plans are removed, or of layouts that files had,
+//!   their numbers are not given to others. Those of a file's layout are not given again anyway.
 //! - A former member that does not answer holds up no other, and stays one. It is asked again after a
 //!   pause, from the page on that failed.
 
@@ -175,9 +178,14 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     async fn clear_leaving(&self, clearing: &mut Clearing, former: &mut Members) -> FsResult<()> {
         let targets = former.iter().map(|(target, _)| *target).collect();
+        let mut numbers = self.mds.keep_numbers();
         let files = self.mds.leaving_chains(&targets).await?;
+        let asked = former.len();
         for some in files.chunks(PAGE) {
             self.clear_files(clearing, former, some, None).await;
+        }
+        if former.len() < asked {
+            numbers.expect_late();
         }
         Ok(())
     }
