@@ -461,10 +461,10 @@ impl<M: Transport> Cluster<M> {
     /// wait for a head.
     async fn abandon_kept(&self, ino: Ino) {
         self.mds.abandon(ino).await;
-        let osses: Vec<Arc<Remote>> =
-            self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
-        for remote in osses {
-            remote.abandon(ino).await;
+        let of = |oss: &Oss| (oss.first_ost, oss.remote.clone());
+        let osses: Vec<_> = self.osses.read().iter().map(of).collect();
+        for (first_ost, remote) in osses {
+            self.abandon_at(first_ost, &remote, ino).await;
         }
         self.rows.abandon(ino);
     }

@@ -3,7 +3,8 @@
 use crate::client::cluster::head_retry::HeadRetry;
 use crate::client::cluster::{Cluster, LOOK_AGAIN};
 use crate::client::recovery::abandoned::ObjectToSync;
-use crate::client::transport::{Durability, OstRequests, Transport};
+use crate::client::remote::Remote;
+use crate::client::transport::{Durability, MdsSession, OstRequests, Transport};
 use crate::host;
 use glint_proto::chain::ChainVersion;
 use glint_proto::{Bulk, FsResult, Ino, OstRequest};
@@ -81,6 +82,29 @@ impl<M: Transport> Cluster<M> {
             }
         };
         futures_lite::future::or(self.rows.until_not_resent(is_meant), asking).await;
+    }
+
+    /// Forgets changes of a file at an OSS. One that is replayed there just now is not waited for any
+    /// longer once the server was given up.
+    pub(super) async fn abandon_at(&self, first_ost: u16, remote: &Remote, ino: Ino) {
+        // Apart from the state of each return, and made only if there is a wait: it is rare.
+        let giving_up = async { Box::pin(self.give_up_replay(first_ost, remote, ino)).await };
+        futures_lite::future::or(remote.abandon(ino), giving_up).await;
+    }
+
+    /// Has changes of a file that are replayed at an OSS not be waited for when the MDS does not name
+    /// the server any more. Does not end.
+    async fn give_up_replay(&self, first_ost: u16, remote: &Remote, ino: Ino) {
+        loop {
+            host::sleep(LOOK_AGAIN).await;
+            // What fails here is asked again.
+            if let Some(run) = remote.session.run_replaying(ino)
+                && let Ok(osses) = self.mds().osses().await
+                && osses.iter().all(|oss| oss.first_ost != first_ost)
+            {
+                remote.session.give_up_run(run);
+            }
+        }
     }
 
     /// Has the head of a chain sync an object, once. Returns whether it has. (The capability of a

@@ -8,14 +8,15 @@ use crate::client::recovery::replay_log::UncommittedWrite;
 use crate::client::recovery::resent::ResentChange;
 use crate::client::remote::RemoteOptions;
 use crate::client::session::ClientSession;
-use crate::client::session::tests::welcome;
+use crate::client::session::tests::{log_write, welcome};
 use crate::client::transport::{
     Granting, LockClient, LockTraffic, MdsRequests, MdsSession, ServerStatistics,
 };
 use crate::transport::framing::{Envelope, request_frame};
+use futures_util::future::Either;
 use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState};
 use glint_proto::lock::Return;
-use glint_proto::message::{Reply, Request, Welcome};
+use glint_proto::message::{Reply, Request, Survived, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{Capability, ClientId, Cred, Errno, MdsRequest, ObjectId, OstReply};
 use parking_lot::Mutex;
@@ -49,6 +50,8 @@ struct HeadServer {
     session: Option<Arc<ClientSession>>,
     /// What happens before and after changes of a file are abandoned there, in turns.
     events: Mutex<VecDeque<Event>>,
+    /// Other servers, which it names.
+    osses: Mutex<Vec<OssInfo>>,
 }
 
 impl MdsRequests for HeadServer {
@@ -115,7 +118,7 @@ impl MdsSession for HeadServer {
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {
-        Ok(Vec::new())
+        Ok(self.osses.lock().clone())
     }
 
     async fn chains(&self) -> FsResult<Vec<Chain>> {
@@ -431,4 +434,35 @@ fn the_servers_of_a_chain_that_are_all_given_up_are_not_waited_for() {
         abandoning.await;
         session.end();
     });
+}
+
+/// A change is sent again to an OSS without copies, which dies before it has answered.
+#[test]
+fn a_lock_is_returned_when_the_server_of_a_replay_was_given_up() {
+    let cluster = Cluster::new(HeadServer::default(), None, "/here".into());
+    let address = "127.0.0.1:1".into();
+    let oss = OssInfo { first_ost: 4, osts: 1, address, space: Vec::new() };
+    cluster.mds.osses.lock().push(oss.clone());
+    cluster.learn(vec![oss]);
+    let session = cluster.find(4).unwrap().session.clone();
+    session.count_anew(1, Survived::ALL);
+    let object = (4, ObjectId { ino: FILE, stripe: 0 });
+    let change = UncommittedWrite { frame: vec![0].into(), object, retry: None };
+    log_write(&session, 1, change);
+    session.count_anew(2, Survived { mds: 0, ost: 0 });
+    assert!(session.replay_log.lock().begin_replay().is_some());
+    crate::runtime(None).unwrap().block_on(async {
+        let mut abandoning = pin!(cluster.abandon(FILE));
+        for is_given_up in [false, true] {
+            if is_given_up {
+                cluster.mds.osses.lock().clear();
+            }
+            let patience = if is_given_up { Duration::from_secs(20) } else { 3 * LOOK_AGAIN };
+            let is_late = pin!(host::sleep(patience));
+            let ended = futures_util::future::select(abandoning.as_mut(), is_late).await;
+            assert_eq!(matches!(ended, Either::Left(_)), is_given_up);
+        }
+    });
+    assert_eq!(cluster.take_failure(FILE), Some(Errno::EIO));
+    assert!(session.replay_log.lock().is_empty());
 }
