@@ -211,7 +211,8 @@ impl<T: Transport> Client<T> {
         self.log.all_closed().await;
         self.flush_log().await;
         // A server that has just started again hears what it lost before this client says that it
-        // ends: who has said that is not waited for.
+        // ends: who has said that is not waited for. As long as this takes: a mount whose servers are
+        // away is ended without them (`glint/src/cmd/mount.rs`).
         if self.transport.has_uncommitted()
             && let Err(errno) = self.transport.commit().await
         {

@@ -281,12 +281,6 @@ impl<M: Transport> Cluster<M> {
         Ok(())
     }
 
-    /// Sends to all chains that are moving, at the same time: one may wait for its head.
-    async fn send_to_moving(&self) {
-        let moving = self.rows.moved.moving();
-        join_all(moving.into_iter().map(|target| self.send_moved(target))).await;
-    }
-
     /// Sends to a chain what its old head may lose, before anything else is sent to it.
     async fn send_moved(&self, target: u16) {
         if self.rows.moved.is_moving(target) {
@@ -457,18 +451,6 @@ impl<M: Transport> Durability for Cluster<M> {
 }
 
 impl<M: Transport> Cluster<M> {
-    /// Forgets changes of a file: those in logs of servers first, from where they come to those that
-    /// wait for a head.
-    async fn abandon_kept(&self, ino: Ino) {
-        self.mds.abandon(ino).await;
-        let osses: Vec<Arc<Remote>> =
-            self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
-        for remote in osses {
-            remote.abandon(ino).await;
-        }
-        self.rows.abandon(ino);
-    }
-
     async fn commit_everywhere(&self) -> FsResult<()> {
         // One that has nothing of this client is not waited for, and no failure skips the MDS.
         let all: Vec<Arc<Remote>> = {

@@ -147,7 +147,7 @@ impl ClientOpens {
     }
 
     /// A request that nobody waits for was perhaps executed, and no answer will come: its session
-    /// is over.
+    /// is over, or its thread has ended.
     pub(crate) fn on_failed(&self, request: &MdsRequest<'_>) {
         if let MdsRequest::Release { ino, write, .. } = request {
             self.note_closed(*ino);

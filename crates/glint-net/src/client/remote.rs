@@ -58,7 +58,7 @@ pub struct RemoteOptions {
 
 /// A transport to servers on the network.
 pub struct Remote {
-    session: Arc<ClientSession>,
+    pub(super) session: Arc<ClientSession>,
     lease_thread: Option<JoinHandle<()>>,
 }
 

@@ -386,11 +386,13 @@ impl ClientSession {
     /// those of chains once their rows say that they may be.
     ///
     /// Changes that the MDS lost with OSTs of its own are replayed before it lets others in; those of
-    /// chains may go elsewhere, at any time.
-    pub(crate) fn abandon(&self, ino: Ino) {
+    /// chains may go elsewhere, at any time. Returns whether an OSS may make one that is being replayed.
+    pub(crate) fn abandon(&self, ino: Ino) -> bool {
         let is_late = |ost| self.is_of_oss() || ChainId::of_target(ost).is_some();
-        let (boot_verifier, abandoned) = self.change_log(|log| {
-            (self.boot_verifier.load(Ordering::Acquire), log.abandon(ino, is_late))
+        let (boot_verifier, abandoned, is_left) = self.change_log(|log| {
+            let abandoned = log.abandon(ino, is_late);
+            let is_left = self.is_of_oss() && log.is_replaying(ino);
+            (self.boot_verifier.load(Ordering::Acquire), abandoned, is_left)
         });
         let rows = self.chain_rows.get();
         let mut of_chains = Vec::new();
@@ -404,13 +406,14 @@ impl ClientSession {
                 false => self.fail(ino, Errno::EIO),
             }
         }
-        let Some(rows) = rows else { return };
+        let Some(rows) = rows else { return is_left };
         rows.give_up(of_chains);
         // The server may have said meanwhile that they are durable.
         if let Some(_same_run) = self.log_of_run(boot_verifier) {
             let committed = self.committed[1].load(Ordering::Acquire);
             rows.abandoned.are_durable(self.logged(boot_verifier, committed));
         }
+        is_left
     }
 
     /// A change of data in this session.

@@ -1,15 +1,43 @@
 //! Has heads of chains bring to stable storage what was acknowledged before they took over.
 
 use crate::client::cluster::head_retry::HeadRetry;
-use crate::client::cluster::{Cluster, LOOK_AGAIN};
+use crate::client::cluster::{Cluster, LOOK_AGAIN, Oss};
 use crate::client::recovery::abandoned::ObjectToSync;
-use crate::client::transport::{Durability, OstRequests, Transport};
+use crate::client::remote::Remote;
+use crate::client::transport::{Durability, MdsSession, OstRequests, Transport};
 use crate::host;
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_proto::chain::ChainVersion;
 use glint_proto::{Bulk, FsResult, Ino, OstRequest};
+use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
 impl<M: Transport> Cluster<M> {
+    /// Sends to all chains that are moving, at the same time, as one may wait for its head; and to
+    /// those that begin to move before it is done.
+    pub(super) async fn send_to_moving(&self) {
+        let (mut sending, mut targets) = (FuturesUnordered::new(), BTreeSet::new());
+        loop {
+            let begins = |target: &u16| targets.insert(*target);
+            for target in self.rows.moved.moving().into_iter().filter(begins) {
+                sending.push(async move {
+                    self.send_moved(target).await;
+                    target
+                });
+            }
+            let mut look_again = pin!(host::sleep(LOOK_AGAIN));
+            loop {
+                match select(sending.next(), look_again.as_mut()).await {
+                    Either::Left((Some(target), _)) => _ = targets.remove(&target),
+                    Either::Left((None, _)) => return,
+                    Either::Right(_) => break,
+                }
+            }
+        }
+    }
+
     /// Has the server of a head bring everything that it has ordered to stable storage, in all
     /// copies, and what others had ordered when it took over. Syncs that it answers by one row
     /// before and after this stand for all that was acknowledged in the chain before.
@@ -81,6 +109,41 @@ impl<M: Transport> Cluster<M> {
             }
         };
         futures_lite::future::or(self.rows.until_not_resent(is_meant), asking).await;
+    }
+
+    /// Forgets changes of a file: those in logs of servers first, from where they come to those that
+    /// wait for a head.
+    pub(super) async fn abandon_kept(&self, ino: Ino) {
+        self.mds.abandon(ino).await;
+        let of = |oss: &Oss| (oss.first_ost, oss.remote.clone());
+        let osses: Vec<_> = self.osses.read().iter().map(of).collect();
+        for (first_ost, remote) in osses {
+            self.abandon_at(first_ost, &remote, ino).await;
+        }
+        self.rows.abandon(ino);
+    }
+
+    /// Forgets changes of a file at an OSS. One that is replayed there just now is not waited for any
+    /// longer once the server was given up.
+    async fn abandon_at(&self, first_ost: u16, remote: &Remote, ino: Ino) {
+        // Apart from the state of each return, and made only if there is a wait: it is rare.
+        let giving_up = async { Box::pin(self.give_up_replay(first_ost, remote, ino)).await };
+        futures_lite::future::or(remote.abandon(ino), giving_up).await;
+    }
+
+    /// Has changes of a file that are replayed at an OSS not be waited for when the MDS does not name
+    /// the server any more. Does not end.
+    async fn give_up_replay(&self, first_ost: u16, remote: &Remote, ino: Ino) {
+        loop {
+            host::sleep(LOOK_AGAIN).await;
+            // What fails here is asked again.
+            if let Some(run) = remote.session.run_replaying(ino)
+                && let Ok(osses) = self.mds().osses().await
+                && osses.iter().all(|oss| oss.first_ost != first_ost)
+            {
+                remote.session.give_up_run(run);
+            }
+        }
     }
 
     /// Has the head of a chain sync an object, once. Returns whether it has. (The capability of a

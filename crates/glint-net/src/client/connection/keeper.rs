@@ -9,7 +9,7 @@ use crate::client::connection::state::{Generation, RecoveryStep};
 use crate::client::connection::{Connection, Pending};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
-use crate::client::recovery::frames::{is_of_chain, parse};
+use crate::client::recovery::frames::is_of_chain;
 use crate::client::session::ClientSession;
 use crate::host;
 use crate::transport::frame_writer::KeptFrame;
@@ -197,9 +197,7 @@ impl Connection {
                 continue;
             }
             if pending.abandoned {
-                if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head) {
-                    self.session.opens.on_failed(&request);
-                }
+                pending.on_no_answer(&self.session.opens);
                 drop(all);
                 self.finish(slot as u16);
                 continue;

@@ -100,7 +100,8 @@ mod tests {
     };
     use crate::client::recovery::frames::parse;
     use futures_util::FutureExt;
-    use glint_proto::Bulk;
+    use glint_proto::message::Request;
+    use glint_proto::{Bulk, Cred, Ino, MdsRequest};
 
     /// The numbers of the requests that a new connection would send.
     fn numbers(connection: &Connection) -> Vec<(u16, u64)> {
@@ -152,6 +153,24 @@ mod tests {
         }
         assert!(!rows.is_resent(is_ours));
         assert!(session.connection_numbers.lock().take_left().is_empty());
+        session.end();
+    }
+
+    /// Who sets its size or times next would wait for ever.
+    #[test]
+    fn a_close_is_not_under_way_any_more_when_its_thread_has_ended() {
+        let (session, ino) = (session_with_rows().0, Ino(7));
+        session.opens.on_declared(ino, 1);
+        on_a_thread(async || {
+            let closing = session.opens.begin_close(ino);
+            let close = MdsRequest::Release { ino, write: false, wrote: None };
+            let close = Request::Mds { cred: Cred::ROOT, request: close };
+            Connection::of_thread(&session).unwrap().post(&close).await.unwrap();
+            closing.sent();
+            assert!(session.opens.until_closed(ino).now_or_never().is_none());
+        });
+        assert!(session.opens.until_closed(ino).now_or_never().is_some());
+        assert_eq!((session.opens.is_closing(), session.opens.len()), (false, 0));
         session.end();
     }
 }

@@ -66,6 +66,16 @@ impl Pending {
     pub(super) fn has_to_end(&self) -> bool {
         self.resent.as_ref().is_some_and(ResentChange::is_under_way)
     }
+
+    /// Counts a file as closed if it is a close that nobody waits for and that will not be answered.
+    pub(super) fn on_no_answer(&self, opens: &ClientOpens) {
+        if self.abandoned
+            && self.answer.is_none()
+            && let Some((_, Request::Mds { request, .. })) = parse(&self.frame.head)
+        {
+            opens.on_failed(&request);
+        }
+    }
 }
 
 /// The connection of a thread.
@@ -97,7 +107,9 @@ pub(crate) struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let (number, next_xid) = (self.first_slot / SLOTS_PER_CONNECTION, self.next_xid.get());
-        let left = LeftConnection::of(number, next_xid, self.pending.get_mut());
+        let requests = self.pending.get_mut();
+        let left = LeftConnection::of(number, next_xid, requests);
+        requests.iter().flatten().for_each(|one| one.on_no_answer(&self.session.opens));
         let mut numbers = self.session.connection_numbers.lock();
         match left {
             Some(left) => numbers.leave(left),

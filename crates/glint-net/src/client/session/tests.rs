@@ -138,7 +138,7 @@ fn each_eviction_counts_at_an_oss_in_one_run_of_it() {
     assert_eq!(connect(6, true), 3);
 }
 
-pub(super) fn log_write(session: &ClientSession, transaction: u64, change: UncommittedWrite) {
+pub(crate) fn log_write(session: &ClientSession, transaction: u64, change: UncommittedWrite) {
     let run = session.boot_verifier.load(Ordering::Acquire);
     session.log_of_run(run).unwrap().keep_write(transaction, change);
 }

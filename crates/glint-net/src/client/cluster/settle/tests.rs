@@ -8,19 +8,18 @@ use crate::client::recovery::replay_log::UncommittedWrite;
 use crate::client::recovery::resent::ResentChange;
 use crate::client::remote::RemoteOptions;
 use crate::client::session::ClientSession;
-use crate::client::session::tests::welcome;
+use crate::client::session::tests::{log_write, welcome};
 use crate::client::transport::{
     Granting, LockClient, LockTraffic, MdsRequests, MdsSession, ServerStatistics,
 };
 use crate::transport::framing::{Envelope, request_frame};
 use glint_proto::chain::{Chain, ChainId, Destination, Member, MemberState};
 use glint_proto::lock::Return;
-use glint_proto::message::{Reply, Request, Welcome};
+use glint_proto::message::{Reply, Request, Survived, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{Capability, ClientId, Cred, Errno, MdsRequest, ObjectId, OstReply};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::{Arc, Weak};
 
 const ID: ChainId = ChainId { copies: 2, index: 0 };
@@ -49,6 +48,10 @@ struct HeadServer {
     session: Option<Arc<ClientSession>>,
     /// What happens before and after changes of a file are abandoned there, in turns.
     events: Mutex<VecDeque<Event>>,
+    /// Other servers, which it names.
+    osses: Mutex<Vec<OssInfo>>,
+    /// OST that answers no sync.
+    silent: Option<u16>,
 }
 
 impl MdsRequests for HeadServer {
@@ -79,6 +82,9 @@ impl OstRequests for HeadServer {
             };
         }
         assert!(matches!(request, OstRequest::Sync { .. }), "{request:?}");
+        if self.silent == Some(to.ost) {
+            std::future::pending::<()>().await;
+        }
         let version = to.chain.map_or(0, |chain| chain.version);
         self.steps.lock().push(HeadStep::Sync(to.ost, version));
         self.answers.lock().pop_front().unwrap_or(Ok(OstReply::Done))
@@ -115,7 +121,7 @@ impl MdsSession for HeadServer {
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {
-        Ok(Vec::new())
+        Ok(self.osses.lock().clone())
     }
 
     async fn chains(&self) -> FsResult<Vec<Chain>> {
@@ -431,4 +437,64 @@ fn the_servers_of_a_chain_that_are_all_given_up_are_not_waited_for() {
         abandoning.await;
         session.end();
     });
+}
+
+/// A change is sent again to an OSS without copies, which dies before it has answered.
+#[test]
+fn a_lock_is_returned_when_the_server_of_a_replay_was_given_up() {
+    let cluster = Cluster::new(HeadServer::default(), None, "/here".into());
+    let oss = OssInfo { first_ost: 4, osts: 1, address: "127.0.0.1:1".into(), space: vec![] };
+    cluster.mds.osses.lock().push(oss.clone());
+    cluster.learn(vec![oss]);
+    let session = cluster.find(4).unwrap().session.clone();
+    session.count_anew(1, Survived::ALL);
+    let object = (4, ObjectId { ino: FILE, stripe: 0 });
+    log_write(&session, 1, UncommittedWrite { frame: vec![0].into(), object, retry: None });
+    session.count_anew(2, Survived { mds: 0, ost: 0 });
+    assert!(session.replay_log.lock().begin_replay().is_some());
+    crate::runtime(None).unwrap().block_on(async {
+        let mut abandoning = pin!(cluster.abandon(FILE));
+        for is_given_up in [false, true] {
+            if is_given_up {
+                cluster.mds.osses.lock().clear();
+            }
+            let patience = if is_given_up { Duration::from_secs(20) } else { 3 * LOOK_AGAIN };
+            let is_late = pin!(host::sleep(patience));
+            let ended = select(abandoning.as_mut(), is_late).await;
+            assert_eq!(matches!(ended, Either::Left(_)), is_given_up);
+        }
+    });
+    assert_eq!(cluster.take_failure(FILE), Some(Errno::EIO));
+    assert!(session.replay_log.lock().is_empty());
+}
+
+#[test]
+fn a_chain_that_moves_while_another_one_waits_for_its_head_is_sent_to() {
+    let mut cluster = moved();
+    cluster.mds.silent = Some(2);
+    let id = ChainId { copies: 2, index: 1 };
+    let learn = |version, osts| {
+        cluster.rows.learn(Chain { id, ..row(version, osts, MemberState::Serving) });
+    };
+    learn(2, [1, 3]);
+    let by = ChainVersion { target: id.target(), version: 2 };
+    let object = ObjectId { ino: Ino(8), stripe: 0 };
+    cluster.rows.abandoned.put(ObjectToSync { object, capability: None }, by, None);
+    crate::runtime(None).unwrap().block_on(async {
+        let mut sending = pin!(cluster.send_to_moving());
+        assert!(futures_util::poll!(sending.as_mut()).is_pending());
+        learn(3, [3, 1]);
+        let settled = async {
+            for _ in 0..1000 {
+                if !cluster.rows.moved.is_moving(id.target()) {
+                    return;
+                }
+                host::sleep(Duration::from_millis(10)).await;
+            }
+            panic!("it waits for the other one");
+        };
+        assert!(matches!(select(sending, pin!(settled)).await, Either::Right(_)));
+    });
+    assert!(cluster.rows.moved.is_moving(ID.target()), "the other one waits still");
+    assert_eq!(cluster.mds.steps.lock().first(), Some(&HeadStep::Sync(3, 3)));
 }
