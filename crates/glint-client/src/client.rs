@@ -7,6 +7,7 @@ use crate::cache::inode::CachedInode;
 use crate::cache::prune::KernelMemory;
 use crate::calls::attributes::LastFsStat;
 use crate::calls::groups::supplementary_groups;
+use crate::calls::open::exclusion::CloseExclusion;
 use crate::calls::open_files::Handles;
 use crate::calls::snapshots::Snapshots;
 use crate::data::SharedByFiles;
@@ -34,6 +35,7 @@ pub struct Client<T> {
     /// Changes of names that were made without asking.
     pub(crate) log: Arc<WriteBackLog>,
     pub(crate) handles: Handles,
+    pub(crate) closes: CloseExclusion,
     /// Values of virtual attributes that are being read.
     pub(crate) snapshots: Snapshots,
     pub(crate) data: SharedByFiles,
@@ -67,6 +69,7 @@ impl<T: Transport> Client<T> {
             cache: Cache::new(log.clone()),
             log,
             handles: Handles::default(),
+            closes: CloseExclusion::default(),
             snapshots: Snapshots::default(),
             data: SharedByFiles::default(),
             directories_ahead: Arc::default(),

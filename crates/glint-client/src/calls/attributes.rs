@@ -1,7 +1,7 @@
 //! The calls on attributes: what of a file they lock and flush before they are changed, and who knows
 //! them.
 
-use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::locks::data_locks::DataLockGuard;
@@ -15,7 +15,6 @@ use glint_proto::{
     clock,
 };
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -38,30 +37,7 @@ impl LastFsStat {
     }
 }
 
-/// A request sets the size or a time of a file.
-struct SettingGuard(Arc<CachedInode>);
-
-impl Drop for SettingGuard {
-    fn drop(&mut self) {
-        self.0.lock().pins.end_setting();
-        self.0.wake();
-    }
-}
-
 impl<T: Transport> Client<T> {
-    /// Waits for the closes of a file that are under way; others wait for what is set now.
-    async fn begin_setting(&self, inode: &Arc<CachedInode>) -> SettingGuard {
-        let begins = |state: &mut InodeState| {
-            let begins = state.pins.begin_setting();
-            if !begins {
-                self.log.hurry();
-            }
-            begins.then_some(())
-        };
-        inode.until(begins).await;
-        SettingGuard(inode.clone())
-    }
-
     /// The attributes, if they are known.
     pub(crate) fn getattr_locally(&self, ino: Ino) -> Option<Found> {
         if self.is_suspended() { None } else { self.cache.attributes(ino) }
@@ -102,11 +78,9 @@ impl<T: Transport> Client<T> {
                 self.flush_inode(inode).await?;
             }
         }
-        let _setting = match &inode {
-            Some(inode) if set.size.is_some() || set.mtime.is_some() => {
-                Some(self.begin_setting(inode).await)
-            }
-            _ => None,
+        let _setting = match set.size.is_some() || set.mtime.is_some() {
+            true => Some(self.begin_setting(ino, inode.as_deref()).await),
+            false => None,
         };
         let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
@@ -143,7 +117,7 @@ impl<T: Transport> Client<T> {
             attr = self.with_unsent(attr, None).await?;
         }
         drop(guard);
-        match (inode, update) {
+        match (&inode, update) {
             (Some(inode), Some(update)) => {
                 update.learn(&attr);
                 drop(update);

@@ -17,7 +17,7 @@ mod data;
 pub(crate) mod groups;
 mod handed_out;
 mod names;
-mod open;
+pub(crate) mod open;
 pub(crate) mod open_files;
 mod privileges;
 pub(crate) mod scan;

@@ -3,8 +3,10 @@
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
+pub(crate) mod exclusion;
+
 use crate::cache::in_flight::Asked;
-use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::listing::ListedTo;
@@ -38,28 +40,6 @@ impl<T: Transport> Drop for CountedOpen<'_, T> {
         if !self.has_handle {
             self.client.locks.inbox.undo_open(self.release());
         }
-    }
-}
-
-/// A close finds out what to say of a file. It waits for changes of the file, and those of its size
-/// and time for it ([`Pins::begin_setting`]): what it says would otherwise be older than what they
-/// set, and arrive later.
-///
-/// [`Pins::begin_setting`]: crate::cache::pins::Pins::begin_setting
-struct CloseGuard<'a>(&'a CachedInode);
-
-impl CloseGuard<'_> {
-    async fn begin(inode: &CachedInode) -> CloseGuard<'_> {
-        let changes = |state: &InodeState| state.is_updating() || state.pins.is_setting();
-        inode.until(|state| (!changes(state)).then(|| state.pins.begin_close())).await;
-        CloseGuard(inode)
-    }
-}
-
-impl Drop for CloseGuard<'_> {
-    fn drop(&mut self) {
-        self.0.lock().pins.end_close();
-        self.0.wake();
     }
 }
 
@@ -251,8 +231,8 @@ impl<T: Transport> Client<T> {
             true => {
                 if let Some(inode) = &inode {
                     self.flush_closed(inode).await;
-                    closing = Some(CloseGuard::begin(inode).await);
                 }
+                closing = Some(self.begin_close(file.ino, inode.as_deref()).await);
                 self.say_written(inode.as_deref(), &file).await
             }
             false => None,

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "what a test does is its name")]
 
-use crate::support::{FILE, open, with_client, write};
+use crate::support::{FILE, Fake, open, with_client, write};
 use futures_util::future::join;
-use glint_client::{Caller, Make, Vfs};
+use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::host;
 use glint_proto::lock::{Bits, DataLock, Grant, Range};
 use glint_proto::{
@@ -16,6 +16,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Runs a test with a client that keeps no locks, as that of `glint up` without `--listen`.
+fn without_locks<F: Future<Output = ()>>(test: impl FnOnce(Fake, Arc<Client<Fake>>) -> F) {
+    let fake = Fake::default();
+    fake.turn(|_, _, (reply, _)| (reply, Vec::new()));
+    let client = Arc::new(Client::new(fake.clone(), true));
+    glint_net::runtime(None).unwrap().block_on(test(fake, client));
+}
+
 /// A program closes a file, which returns before the server knows of it, and sets its size or time. A
 /// close that arrived later would bring back what it knew before.
 #[test]
@@ -25,30 +33,59 @@ fn what_is_set_after_a_close_is_not_overtaken_by_it() {
         SetAttr { mtime: Some(noon), ..SetAttr::default() },
         SetAttr { size: Some(0), ..SetAttr::default() },
     ];
-    for set in sets {
-        with_client(async |fake, client| {
-            let file = open(&client).await;
-            write(&client, file, 0, b"data").await.unwrap();
-            fake.0.lock().holds_closes = true;
-            let setting = async {
-                while fake.0.lock().closing == 0 {
-                    host::sleep(Duration::from_millis(1)).await;
-                }
-                client.setattr(&Caller::ROOT, FILE, &set).await.unwrap();
-            };
-            let arrival = async {
-                // Time enough to overtake it.
-                host::sleep(Duration::from_millis(100)).await;
-                fake.0.lock().holds_closes = false;
-            };
-            let (closed, _) = join(client.release(file), join(setting, arrival)).await;
-            closed.unwrap();
-            let asked = fake.0.lock().asked.clone();
-            let order: Vec<_> =
-                asked.into_iter().filter(|op| matches!(op, Op::Release | Op::Setattr)).collect();
-            assert_eq!(order, [Op::Release, Op::Setattr], "{set:?}");
-        });
+    let test = async |fake: Fake, client: Arc<Client<Fake>>, set: &SetAttr| {
+        let file = open(&client).await;
+        write(&client, file, 0, b"data").await.unwrap();
+        fake.0.lock().asked.clear();
+        fake.0.lock().holds_closes = true;
+        let setting = async {
+            while fake.0.lock().closing == 0 {
+                host::sleep(Duration::from_millis(1)).await;
+            }
+            client.setattr(&Caller::ROOT, FILE, set).await.unwrap();
+        };
+        let arrival = async {
+            // Time enough to overtake it.
+            host::sleep(Duration::from_millis(100)).await;
+            fake.0.lock().holds_closes = false;
+        };
+        let (closed, _) = join(client.release(file), join(setting, arrival)).await;
+        closed.unwrap();
+        let asked = fake.0.lock().asked.clone();
+        let order: Vec<_> =
+            asked.into_iter().filter(|op| matches!(op, Op::Release | Op::Setattr)).collect();
+        assert_eq!(order, [Op::Release, Op::Setattr], "{set:?}");
+    };
+    for set in &sets {
+        with_client(|fake, client| test(fake, client, set));
+        without_locks(|fake, client| test(fake, client, set));
     }
+}
+
+/// The MDS knows the new size, and the objects are still longer.
+#[test]
+fn a_close_that_begins_while_a_file_is_cut_says_the_new_size() {
+    without_locks(async |fake, client| {
+        let file = open(&client).await;
+        write(&client, file, 0, b"data").await.unwrap();
+        fake.0.lock().stands_still = Some(|request| matches!(request, OstRequest::Truncate { .. }));
+        let set = SetAttr { size: Some(1), ..SetAttr::default() };
+        let closing = async {
+            while fake.0.lock().unanswered == 0 {
+                host::sleep(Duration::from_millis(1)).await;
+            }
+            let cut = async {
+                host::sleep(Duration::from_millis(50)).await;
+                fake.0.lock().stands_still = None;
+            };
+            join(client.release(file), cut).await.0.unwrap();
+        };
+        join(client.setattr(&Caller::ROOT, FILE, &set), closing).await.0.unwrap();
+        let released = fake.0.lock().released.clone();
+        let said = released.iter().flatten().filter_map(|(_, objects)| *objects);
+        assert_eq!(said.map(|objects| objects.size).collect::<Vec<_>>(), [1]);
+        assert_eq!(fake.data(0), b"d");
+    });
 }
 
 /// The program of a write was killed, and its file is closed, while the call waits for a lock.

@@ -90,6 +90,9 @@ impl<K: Kv> Mds<K> {
                 self.opens.resized(context.client, ino);
             }
             self.opens.add(context.client, ino, flags.write);
+            if flags.truncate && !flags.write {
+                self.opens.cut_by_reader(context.client, ino);
+            }
         }
         if has_no_name {
             // It may have been kept by something else until just now.

@@ -2,10 +2,10 @@
 //! again what they have open.
 //!
 //! Invariant: what a close says of a file's size is believed only if nothing can have changed
-//! the size since it was asked: no other writer, no truncation by another client, no later
-//! close. A close travels alone, and may arrive after what was done later. And only of who had
-//! the file open for writing. Who opens it while another client is still cutting its objects says
-//! nothing of its size before it had a lock on its data, which waits for that.
+//! the size since it was asked: no other writer, no truncation by another client or by an open to
+//! read, no later close. A close travels alone, and may arrive after what was done later. And only
+//! of who had the file open for writing. Who opens it while another client is still cutting its
+//! objects says nothing of its size before it had a lock on its data, which waits for that.
 //!
 //! A file that a rename replaced stays for a moment, as if somebody had it open: a call that has found it
 //! by its name still reaches it, as on a local file system.
@@ -247,13 +247,19 @@ impl Opens {
 
     /// A client set the size of a file: its record is not to be believed any more, nor what
     /// others will say of it. (The client itself says nothing old: it waits for the answers
-    /// to its closes before it sets a size.)
+    /// to its closes before it sets a size, and asks for none until its objects have it.)
     pub(crate) fn resized(&self, client: ClientId, ino: Ino) {
         if let Some(open) = self.shard(ino).lock().get_mut(&ino) {
             open.unchanged = false;
             open.latest = None;
             open.doubt_all_but(client);
         }
+    }
+
+    /// A client opened a file to read, and cuts it: its closes may say what was before, and none will
+    /// say what is after, because only those of writers are believed.
+    pub(crate) fn cut_by_reader(&self, client: ClientId, ino: Ino) {
+        self.set(client, ino, |count| count.doubtful = true);
     }
 
     /// A client set the time of a file: what others will say of it may be older.

@@ -244,6 +244,33 @@ fn a_file_that_nobody_has_cut_is_no_smaller_for_what_a_close_says() {
     }
 }
 
+/// It has asked the objects before they are cut, and says so after the MDS has heard of the cut.
+#[test]
+fn a_close_that_overtakes_a_cut_by_who_opens_to_read_is_not_believed() {
+    let mds = start(&Arc::default(), 1000);
+    let client = connect(&mds, 1);
+    let file = ino_of(block_on(ask(&mds, &client, 1, FILE)));
+    let mut number = 1;
+    let mut ask = |request| {
+        number += 1;
+        block_on(ask(&mds, &client, number, request)).reply.unwrap()
+    };
+    let mut is_known = |write| {
+        ask(open(file));
+        let flags = OpenFlags { read: true, write, truncate: true, ..OpenFlags::default() };
+        ask(MdsRequest::Open { ino: file, flags });
+        for (number, size, write) in [(1, 4, true), (2, 0, write)] {
+            let wrote = Some((number, Some(ObjectAttr { size, ..ObjectAttr::default() })));
+            ask(MdsRequest::Release { ino: file, write, wrote });
+        }
+        let MdsReply::Attr(attr) = ask(MdsRequest::Getattr { ino: file }) else { panic!() };
+        assert_eq!(attr.size, 0);
+        !attr.size_on_ost
+    };
+    // Only who may write is believed.
+    assert_eq!([false, true, false].map(&mut is_known), [false, true, false]);
+}
+
 /// Its objects are cut after the MDS has been asked.
 #[test]
 fn who_looks_while_a_size_is_being_set_does_not_keep_what_it_sees() {
