@@ -40,7 +40,7 @@ use glint_proto::{
     Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
     OstRequest, clock,
 };
-use glint_telemetry::{Counter, Layer, Span};
+use glint_telemetry::{Layer, Span};
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
