@@ -7,6 +7,7 @@
 //! - A change waits here until a head has answered it, or may not be made any more: its client was
 //!   evicted, or its lock is returned.
 //! - A chain with a change that waits is moving, so somebody sends it.
+//! - What waits was made in the session that lasts (`session/eviction.rs`).
 
 use crate::client::recovery::frames::{bulk_of, parse};
 use crate::client::recovery::replay_log::{Object, UncommittedWrite};
@@ -45,6 +46,9 @@ struct MovingChains {
     moving: BTreeMap<u16, u64>,
     /// Number of the last change that came here.
     last: u64,
+    /// The MDS has evicted this client, and OSSes are not told the next session yet: what servers
+    /// have logged is of the last one.
+    is_over: bool,
 }
 
 /// A change that waits.
@@ -56,13 +60,23 @@ pub(crate) struct WaitingChange {
 }
 
 impl MovedChanges {
-    /// A server had these changes of one chain, in their order.
-    pub(crate) fn put_back(&self, target: u16, changes: Vec<UncommittedWrite>) {
+    /// A server had these changes of one chain, in their order. They are dropped if their session is
+    /// over: if OSSes are told another one (`is_of_today`), or are to be told the next one.
+    pub(crate) fn put_back(
+        &self,
+        target: u16,
+        changes: Vec<UncommittedWrite>,
+        is_of_today: impl FnOnce() -> bool,
+    ) {
         if changes.is_empty() {
             return;
         }
         let mut state = self.state.lock();
-        let MovingChains { by_chain, moving, last } = &mut *state;
+        // In this order: a session is told before it begins.
+        if state.is_over || !is_of_today() {
+            return;
+        }
+        let MovingChains { by_chain, moving, last, .. } = &mut *state;
         let waiting = by_chain.entry(target).or_default();
         for change in changes.into_iter().rev() {
             *last += 1;
@@ -189,8 +203,18 @@ impl MovedChanges {
     }
 
     /// Forgets everything: the MDS has evicted this client.
-    pub(crate) fn clear(&self) {
-        self.state.lock().by_chain.clear();
+    pub(crate) fn end_session(&self) {
+        let mut state = self.state.lock();
+        state.by_chain.clear();
+        state.is_over = true;
+    }
+
+    /// OSSes are told a session, which is not over yet if it `lasts`.
+    pub(crate) fn begin_session(&self, lasts: impl FnOnce() -> bool) {
+        let mut state = self.state.lock();
+        if lasts() {
+            state.is_over = false;
+        }
     }
 
     /// Acknowledged data of a file is lost.
@@ -260,7 +284,7 @@ mod tests {
     #[test]
     fn what_was_sent_and_lost_again_comes_before_what_was_not_sent_yet() {
         let moved = MovedChanges::default();
-        moved.put_back(0x8000, vec![change(7, 1), change(8, 2), change(7, 3)]);
+        moved.put_back(0x8000, vec![change(7, 1), change(8, 2), change(7, 3)], || true);
         let sent: Vec<UncommittedWrite> = (0..2)
             .map(|_| {
                 let first = moved.first(0x8000).unwrap();
@@ -268,7 +292,7 @@ mod tests {
                 first.change
             })
             .collect();
-        moved.put_back(0x8000, sent);
+        moved.put_back(0x8000, sent, || true);
         assert_eq!(all(&moved), [1, 2, 3]);
         assert!(moved.is_empty());
     }
@@ -277,9 +301,9 @@ mod tests {
     #[test]
     fn what_was_answered_is_forgotten_and_no_other_change_of_its_object() {
         let moved = MovedChanges::default();
-        moved.put_back(0x8000, vec![change(7, 2), change(7, 3)]);
+        moved.put_back(0x8000, vec![change(7, 2), change(7, 3)], || true);
         let (sent, last) = (moved.first(0x8000).unwrap(), moved.last());
-        moved.put_back(0x8000, vec![change(7, 1)]);
+        moved.put_back(0x8000, vec![change(7, 1)], || true);
         assert!(moved.last() > last && moved.is_there(0x8000, sent.number));
         moved.remove(0x8000, sent.number);
         assert!(!moved.is_there(0x8000, sent.number));
@@ -294,7 +318,7 @@ mod tests {
         let moves = moved.moves_of(0x8000).unwrap();
         let sent = moved.last_if_empty();
         assert!(moved.first(0x8000).is_none(), "all was sent");
-        moved.put_back(0x8000, vec![change(7, 1)]);
+        moved.put_back(0x8000, vec![change(7, 1)], || true);
         moved.on_sent(0x8000, moves);
         assert!(moved.is_moving(0x8000));
         assert_eq!(all(&moved), [1]);
@@ -302,14 +326,14 @@ mod tests {
         moved.on_sent(0x8000, moves);
         assert!(!moved.is_moving(0x8000) && moved.moving().is_empty());
         // Nor does one wait for the next time that the chain moves.
-        moved.put_back(0x8000, vec![change(7, 2)]);
+        moved.put_back(0x8000, vec![change(7, 2)], || true);
         assert_eq!(moved.moving(), [0x8000]);
     }
 
     #[test]
     fn a_file_that_loses_many_changes_hears_of_it_once_and_again_after_it_has_asked() {
         let moved = MovedChanges::default();
-        moved.put_back(0x8000, vec![change(7, 1), change(7, 2), change(8, 3)]);
+        moved.put_back(0x8000, vec![change(7, 1), change(7, 2), change(8, 3)], || true);
         let said = |of| moved.failures.lock().said.iter().filter(|(ino, _)| *ino == of).count();
         for _ in 0..2 {
             let first = moved.first(0x8000).unwrap();
@@ -328,7 +352,7 @@ mod tests {
     #[test]
     fn what_others_may_change_is_taken_away() {
         let moved = MovedChanges::default();
-        moved.put_back(0x8000, vec![change(7, 1), change(8, 2)]);
+        moved.put_back(0x8000, vec![change(7, 1), change(8, 2)], || true);
         assert_eq!(moved.objects_of(Ino(7)).len(), 1);
         let abandoned = [7, 7, 9].map(|ino| moved.abandon(Ino(ino)).len());
         assert_eq!(abandoned, [1, 0, 0]);

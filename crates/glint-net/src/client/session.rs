@@ -2,6 +2,7 @@
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
 mod commit;
+mod eviction;
 pub(crate) mod hello;
 mod replaying;
 mod run_log;
@@ -23,7 +24,6 @@ use crate::{LockClient, NetError};
 use glint_proto::chain::{Chain, ChainId, SERVER_MOUNT_POINT};
 use glint_proto::message::{Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Errno, Ino, clock};
-use glint_telemetry::event;
 use glint_wait::{Monitor, WaitList};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -261,20 +261,6 @@ impl ClientSession {
         (hello_of(self.host.clone(), &self.options, boot_verifier, session, self.secret), mark)
     }
 
-    /// Number of the session that an OSS is told, if the server is one. When the MDS has evicted this
-    /// client, what was for this server is not to be sent any more, reached or not.
-    pub(crate) fn session_of_today(&self) -> Option<u64> {
-        let told = self.told_session.as_ref()?;
-        let today = self.session_for_osses.load(Ordering::Acquire);
-        if told.load(Ordering::Acquire) != today {
-            let before = told.swap(today, Ordering::AcqRel);
-            if before != 0 && before != today {
-                self.on_eviction();
-            }
-        }
-        Some(today)
-    }
-
     /// Takes the answer to a hello. One from a server of another file system says nothing of this
     /// session, and one that was overtaken by news is to be asked for again.
     pub(crate) fn on_welcome(&self, reply: Reply, asked: HelloMark) -> Result<Welcome, NetError> {
@@ -373,7 +359,7 @@ impl ClientSession {
             if let Some(rows) = self.chain_rows.get() {
                 for target in log.chains() {
                     rows.moved.moves(target);
-                    rows.moved.put_back(target, log.take_chain(target));
+                    self.move_from(log, rows, target);
                 }
             }
             log.after_restart(survived);
@@ -431,7 +417,7 @@ impl ClientSession {
     /// Takes what was not committed of a chain out of the order of this server.
     pub(crate) fn move_chain(&self, target: u16) {
         let Some(rows) = self.chain_rows.get() else { return };
-        self.change_log(|log| rows.moved.put_back(target, log.take_chain(target)));
+        self.change_log(|log| self.move_from(log, rows, target));
     }
 
     /// Has the server make things durable now.
@@ -458,31 +444,6 @@ impl ClientSession {
             None
         };
         self.room.until(has_room).await;
-    }
-
-    /// The server has forgotten this client.
-    pub(crate) fn on_eviction(&self) {
-        self.evictions.fetch_add(1, Ordering::AcqRel);
-        if let Some(rows) = self.chain_rows.get().filter(|_| !self.is_of_oss()) {
-            rows.moved.clear();
-            rows.resent.clear();
-        }
-        let lost = self.change_log(|log| {
-            let lost = log.len();
-            log.clear();
-            lost
-        });
-        self.on_replay_end();
-        self.end.wake();
-        tracing::error!(
-            event = event::SESSION_LOST,
-            server = %self.options.address,
-            lost,
-            open = self.opens.len(),
-            "this client was evicted: the server had not heard of it for its whole lease; \
-             requests under way fail, and the last {lost} changes were perhaps not yet on \
-             stable storage"
-        );
     }
 }
 

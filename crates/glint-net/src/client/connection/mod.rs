@@ -344,7 +344,7 @@ impl Connection {
 
     pub(super) async fn receive(self: &Rc<Self>, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
-        if !self.state.borrow().is_active_after(self.session.evictions.load(Ordering::Acquire)) {
+        if !self.is_active() {
             // Of a session that is over: what these answers give, the server has forgotten.
             return Err(NetError::Closed);
         }
@@ -361,6 +361,11 @@ impl Connection {
             self.poller.wait_begins();
         }
         Ok(())
+    }
+
+    /// Whether its session is not over.
+    fn is_active(&self) -> bool {
+        self.state.borrow().is_active_after(self.session.evictions.load(Ordering::Acquire))
     }
 
     /// A reply has come.
@@ -401,6 +406,10 @@ impl Connection {
                 let Some(log) = self.session.log_of_run(header.boot_verifier) else {
                     return Ok(());
                 };
+                // Evictions are counted with the log locked.
+                if !self.is_active() {
+                    return Err(NetError::Closed);
+                }
                 Some(log)
             }
             _ => None,

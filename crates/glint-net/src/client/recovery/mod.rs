@@ -61,7 +61,7 @@ impl Connection {
                 RecoveryStep::ForgetLocks => {
                     held = self.forget_locks(recovery.progress.is_evicted(now)).await;
                     if !self.session.is_of_oss() {
-                        self.session.session_for_osses.store(welcome.session, Ordering::Release);
+                        self.session.begin_at_osses(welcome.session, evictions);
                     }
                 }
                 RecoveryStep::Reclaim => {

@@ -262,7 +262,7 @@ fn resending() -> (Cluster<HeadServer>, Arc<ClientSession>) {
     let frame = request_frame(Envelope::request(request.op(), client), &request).unwrap();
     let object = (target, object);
     let change = UncommittedWrite { frame: frame.into(), object, retry: None };
-    cluster.rows.moved.put_back(target, vec![change]);
+    cluster.rows.moved.put_back(target, vec![change], || true);
     (cluster, session)
 }
 
