@@ -6,6 +6,7 @@
 
 use glint_telemetry::event;
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,8 +20,6 @@ use support::*;
 /// here: longer than it takes to be called so, than that, and than other servers take to be called lost.
 const LEASE: &str = "6";
 const STILL: Duration = Duration::from_secs(9);
-/// Until programs that write have locked their files.
-const LOCKED: Duration = Duration::from_millis(500);
 /// Longest time of a call that needs other disks.
 const BESIDE_MAX: Duration = Duration::from_secs(2);
 /// Programs that wait for the disk: more than a server has threads.
@@ -50,11 +49,19 @@ fn files_on(ost: u16, directory: &Path, count: usize) -> Vec<PathBuf> {
     found
 }
 
-/// Overwrites a file in a process of its own, and waits until that is on stable storage.
+/// Overwrites a file in a process of its own, which says so, and waits until that is on stable storage.
 fn overwrites(path: &Path) -> Child {
     let mut command = Command::new("sh");
-    command.args(["-c", "printf later! | dd of=\"$0\" conv=notrunc,fsync"]).arg(path);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    let script = "exec 3<> \"$0\"; printf later! >&3; echo written; exec sync \"$0\"";
+    command.args(["-c", script]).arg(path);
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits until a program says that it has written.
+fn until_written(child: &mut Child) {
+    let mut said = [0; 8];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"written\n");
 }
 
 fn go_on_without_one_disk(owner: Owner) {
@@ -99,7 +106,7 @@ fn go_on_without_one_disk(owner: Owner) {
     let frozen = Frozen::new(&at[1]);
     let (begun, stalls) = (Instant::now(), Stalls::start());
     let mut hanging: Vec<Child> = still.iter().map(|path| overwrites(path)).collect();
-    std::thread::sleep(LOCKED);
+    hanging.iter_mut().for_each(until_written);
     // One of these files is wanted by somebody else: its lock is given back when all is written.
     let mut wants = Command::new("cat");
     wants.arg(c.join(still[0].strip_prefix(&a).unwrap())).stdout(Stdio::piped());
