@@ -43,7 +43,7 @@ pub type Kept = Box<dyn Send>;
 /// On which thread a request waits for the disk.
 pub enum Way {
     /// On the calling one as long as the disk is prompt, if nothing else is held up when it is not
-    /// ([`hand_over`]): none is woken.
+    /// (`service/hand_over.rs`): none is woken.
     InPlace,
     /// On one of the disk's own. The request is executed whether or not anybody waits for it.
     Apart(Apart),
